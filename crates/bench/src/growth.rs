@@ -8,7 +8,7 @@ use crate::ops::site::{Count, Site};
 use crate::report::{median, micros};
 use anyhow::Context;
 use holdfast_client::files::{Caller, OpenFlags, WriteSource};
-use holdfast_client::{Engine, FsError, Transaction};
+use holdfast_client::{Changes, Engine, FsError};
 use holdfast_content::{Device, Entry, Handle, Inode, InodeKind, Membership, User};
 use holdfast_crypto::SigningKey;
 use holdfast_protocol::floor::Floor;
@@ -195,8 +195,9 @@ fn enrol(site: &Site, have: usize, want: usize) -> anyhow::Result<Vec<SigningKey
     };
     for from in (have..want).step_by(USERS) {
         let new: Vec<usize> = (from..want.min(from + USERS)).collect();
-        modify(&superuser, move |transaction| {
-            let mut members: Membership = transaction.next_membership();
+        modify(&superuser, move |changes| {
+            let mut membership = changes.membership()?;
+            let mut members: Membership = membership.next();
             for number in &new {
                 let user = members.next_user();
                 members.users.insert(user, User { name: format!("user{number}"), removed: false });
@@ -204,7 +205,7 @@ fn enrol(site: &Site, have: usize, want: usize) -> anyhow::Result<Vec<SigningKey
                 let (name, key) = ("laptop".to_owned(), key(*number).public());
                 members.devices.insert(device, Device { user, name, key, removed_at: None });
             }
-            transaction.set_members(members)
+            membership.set(members)
         })?;
     }
     superuser.stop();
@@ -239,16 +240,16 @@ fn leave_pending(site: &Site, have: usize, want: usize) -> anyhow::Result<()> {
 fn fill(site: &Site, have: u32, want: u32) -> anyhow::Result<()> {
     let home = site.engine.fetch()?;
     let home =
-        holdfast_client::Tree::entry(&*home, Handle::ROOT, b"user")?.context("the user has no home")?.handle;
+        holdfast_client::View::entry(&*home, Handle::ROOT, b"user")?.context("the user has no home")?.handle;
     for from in (have..want).step_by(BULK as usize) {
         let until = want.min(from + BULK);
-        modify(&site.engine, move |transaction| {
+        modify(&site.engine, move |changes| {
             for file in from..until {
-                let handle = transaction.allocate(home.principal)?;
-                let inode = Inode::new(InodeKind::File, 0o644, transaction.me(), i64::from(file));
-                transaction.set_inode(handle, inode)?;
+                let handle = changes.allocate(home.principal)?;
+                let inode = Inode::new(InodeKind::File, 0o644, changes.me(), i64::from(file));
+                changes.set_inode(handle, inode)?;
                 let entry = Entry { handle, kind: InodeKind::File };
-                transaction.set_entry(home, format!("file-{file:08}").as_bytes(), Some(entry), 0)?;
+                changes.set_entry(home, format!("file-{file:08}").as_bytes(), Some(entry), 0)?;
             }
             Ok(())
         })?;
@@ -271,7 +272,7 @@ fn name_states(site: &Site, have: usize, want: usize) -> anyhow::Result<()> {
 
 fn modify(
     engine: &Engine,
-    edit: impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static,
+    edit: impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static,
 ) -> anyhow::Result<()> {
     engine.modify(Arc::new(parking_lot::Mutex::new(edit)))?;
     Ok(engine.flush_commits()?)

@@ -5,7 +5,7 @@
 //! server answered with a wrong *order* (`Frozen`: nothing is believed any more). An honest crash or a lost
 //! connection is never reported as an integrity failure, and altered bytes are never reported as absence.
 
-use holdfast_content::Handle;
+use holdfast_content::{Handle, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::ServerError;
 use holdfast_rpc::RpcError;
@@ -99,6 +99,10 @@ pub enum FsError {
     /// The file was deleted while it was open; proven by the present view.
     #[error("the file was deleted meanwhile")]
     Stale,
+    /// The path that led here may lead elsewhere by now: whoever asked is to look it up once more, and ask again. A kernel
+    /// does so by itself, once.
+    #[error("what the path leads to has changed; look it up once more")]
+    LookAgain,
     /// The server gave wrong data for this file.
     #[error("{0}")]
     Integrity(Arc<IntegrityReport>),
@@ -151,6 +155,11 @@ impl From<&RpcError> for FsError {
 }
 
 impl FsError {
+    /// What belongs to somebody else is not this device's to write.
+    pub(crate) fn not_writable(owner: PrincipalId) -> FsError {
+        FsError::Access(format!("this device may not write what belongs to {owner}"))
+    }
+
     /// A local I/O failure while doing `what`.
     pub fn local(what: impl std::fmt::Display, error: &std::io::Error) -> FsError {
         if error.kind() == std::io::ErrorKind::StorageFull {

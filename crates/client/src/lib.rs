@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub(crate) mod backend;
 pub mod engine;
 pub mod error;
 pub mod evidence;
@@ -26,4 +27,4 @@ pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{
     ConflictReport, FileSystem, GATHER, MountOptions, WriteBack, WriteBackOptions, WriteBackStatus,
 };
-pub use tree::{Edit, Transaction, Tree};
+pub use tree::{Changes, Edit, Transaction, View};

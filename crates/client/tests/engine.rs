@@ -225,8 +225,8 @@ fn forgotten_locks_are_reclaimed_or_lost() {
 fn forget(
     directory: Handle,
     name: &'static str,
-) -> impl FnMut(&mut holdfast_client::Transaction<'_>) -> Result<(), FsError> + Send + 'static {
-    move |transaction| transaction.set_entry(directory, name.as_bytes(), None, NOW)
+) -> impl FnMut(&mut dyn holdfast_client::Changes) -> Result<(), FsError> + Send + 'static {
+    move |changes| changes.set_entry(directory, name.as_bytes(), None, NOW)
 }
 
 /// Proves: files that no directory of anybody names are found and removed by those who may write them, and by nobody
@@ -234,7 +234,7 @@ fn forget(
 /// found, stays; directories that lost their name with what is in them are told of and left alone.
 #[test]
 fn unnamed_files_are_reclaimed_after_proof() {
-    use holdfast_client::Tree;
+    use holdfast_client::View;
     let world = World::new(2, ABORT_AFTER);
     let (a, b) = (world.start(0), world.start(1));
     let (home, shared) =
@@ -250,17 +250,13 @@ fn unnamed_files_are_reclaimed_after_proof() {
     // A directory with a file in it, both of which lose their way from the root.
     let directory = std::sync::Arc::new(std::sync::Mutex::new(None));
     let made = directory.clone();
-    modify(&a, move |transaction| {
-        let new = transaction.allocate(home.principal)?;
-        let inode = holdfast_content::Inode::new(
-            holdfast_content::InodeKind::Directory,
-            0o755,
-            transaction.me(),
-            NOW,
-        );
-        transaction.set_inode(new, inode)?;
+    modify(&a, move |changes| {
+        let new = changes.allocate(home.principal)?;
+        let inode =
+            holdfast_content::Inode::new(holdfast_content::InodeKind::Directory, 0o755, changes.me(), NOW);
+        changes.set_inode(new, inode)?;
         let entry = holdfast_content::Entry { handle: new, kind: holdfast_content::InodeKind::Directory };
-        transaction.set_entry(home, b"d", Some(entry), NOW)?;
+        changes.set_entry(home, b"d", Some(entry), NOW)?;
         *made.lock().unwrap() = Some(new);
         Ok(())
     })
@@ -288,10 +284,10 @@ fn unnamed_files_are_reclaimed_after_proof() {
         .reclaim(false, u64::MAX, &|file| {
             // Between the proof and the removal somebody changes one.
             if !touched.replace(true) {
-                modify(&a, move |transaction| {
-                    let mut inode = holdfast_content::Inode::clone(&*transaction.inode(changed)?);
+                modify(&a, move |changes| {
+                    let mut inode = holdfast_content::Inode::clone(&*changes.inode(changed)?);
                     inode.mode = 0o600;
-                    transaction.set_inode(changed, inode)
+                    changes.set_inode(changed, inode)
                 })
                 .unwrap();
             }

@@ -6,7 +6,7 @@ use common::*;
 use holdfast_client::admin::{Admin, Home};
 use holdfast_client::state::StateLog;
 use holdfast_client::store::DiskCache;
-use holdfast_client::{Engine, FrozenReport, FsError, StartError, Transaction, Tree};
+use holdfast_client::{Changes, Engine, FrozenReport, FsError, StartError, View};
 use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
 use holdfast_crypto::{KeyHolder, PublicKey, SignError, Signature, SigningKey};
 use holdfast_log::SyncSite;
@@ -471,15 +471,15 @@ fn create_large(
     name: &str,
     extents: holdfast_content::ExtentMap,
     size: u64,
-) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
     let name = name.as_bytes().to_vec();
-    move |transaction| {
-        let handle = transaction.allocate(directory.principal)?;
-        let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW);
+    move |changes| {
+        let handle = changes.allocate(directory.principal)?;
+        let mut inode = Inode::new(InodeKind::File, 0o644, changes.me(), NOW);
         inode.size = size;
         inode.content = Content::Extents(extents.clone());
-        transaction.set_inode(handle, inode)?;
-        transaction.set_entry(directory, &name, Some(Entry { handle, kind: InodeKind::File }), NOW)
+        changes.set_inode(handle, inode)?;
+        changes.set_entry(directory, &name, Some(Entry { handle, kind: InodeKind::File }), NOW)
     }
 }
 
@@ -806,10 +806,10 @@ fn too_large_an_edit() {
     let world = World::new(1, ABORT_AFTER);
     let directory = world.group_dir;
     let a = world.start(0);
-    let edit = move |transaction: &mut Transaction<'_>| {
+    let edit = move |changes: &mut dyn Changes| {
         for number in 0..5000 {
             let entry = Entry { handle: Handle { number: number + 1, ..directory }, kind: InodeKind::File };
-            transaction.set_entry(directory, format!("{number}").as_bytes(), Some(entry), NOW)?;
+            changes.set_entry(directory, format!("{number}").as_bytes(), Some(entry), NOW)?;
         }
         Ok(())
     };

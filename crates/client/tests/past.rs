@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::*;
-use holdfast_client::{Engine, FsError, PastState, PastTree, Tree};
+use holdfast_client::{Engine, FsError, PastState, PastTree, View};
 use holdfast_content::{Content, Handle};
 use holdfast_protocol::message::{Request, Response};
 use std::sync::Arc;

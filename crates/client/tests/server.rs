@@ -4,7 +4,7 @@ use crate::common;
 
 use common::{NOW, create as make, modify, names, read, unlink, write};
 use holdfast_client::admin::{Admin, CreateConfig, CreateError, Home, create};
-use holdfast_client::{Engine, EngineConfig, FsError, StartError, Tree};
+use holdfast_client::{Engine, EngineConfig, FsError, StartError, View};
 use holdfast_content::Handle;
 use holdfast_crypto::SigningKey;
 use holdfast_rpc::{Address, ServerAddress};
@@ -291,7 +291,7 @@ fn leases_and_delegations() {
 fn create_file(
     directory: Handle,
     name: &str,
-) -> impl FnMut(&mut holdfast_client::Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+) -> impl FnMut(&mut dyn holdfast_client::Changes) -> Result<(), FsError> + Send + 'static {
     make(directory, name, name.as_bytes())
 }
 

@@ -7,7 +7,7 @@
 
 use holdfast_client::FsError;
 use holdfast_client::store::Blocks;
-use holdfast_client::tree::{Allocator, Base, Plan, ReadError, TableCache, Transaction};
+use holdfast_client::tree::{Allocator, Base, Changes, Plan, ReadError, TableCache, Transaction};
 use holdfast_content::{
     Content, Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Membership, MemoryBlocks,
     PrincipalId, Tag, User, UserId,
@@ -248,82 +248,82 @@ fn fulfil(
     request: &EditRequest,
     directories: &[Handle],
     value: u64,
-    transaction: &mut Transaction<'_>,
+    changes: &mut dyn Changes,
 ) -> Result<EditKind, FsError> {
     let time = 1_000_000 + value as i64;
-    let drop_name = |transaction: &mut Transaction<'_>, file: Handle| {
-        let mut inode = Inode::clone(&*transaction.inode(file)?);
+    let drop_name = |changes: &mut dyn Changes, file: Handle| {
+        let mut inode = Inode::clone(&*changes.inode(file)?);
         inode.links -= 1;
-        if inode.links == 0 { transaction.remove_inode(file) } else { transaction.set_inode(file, inode) }
+        if inode.links == 0 { changes.remove_inode(file) } else { changes.set_inode(file, inode) }
     };
     match *request {
         EditRequest::Create(d, n) => {
             let directory = directories[d];
-            transaction.inode(directory)?;
-            if transaction.entry(directory, &name_of(n))?.is_some() {
+            changes.inode(directory)?;
+            if changes.entry(directory, &name_of(n))?.is_some() {
                 return Err(FsError::Exists);
             }
-            let handle = transaction.allocate(directory.principal)?;
-            let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), time);
+            let handle = changes.allocate(directory.principal)?;
+            let mut inode = Inode::new(InodeKind::File, 0o644, changes.me(), time);
             inode.size = 8;
             inode.content = file_bytes(value);
-            transaction.set_inode(handle, inode)?;
+            changes.set_inode(handle, inode)?;
             let entry = Entry { handle, kind: InodeKind::File };
-            transaction.set_entry(directory, &name_of(n), Some(entry), time)?;
+            changes.set_entry(directory, &name_of(n), Some(entry), time)?;
             Ok(EditKind::Create(d, n, handle, value))
         }
         EditRequest::Unlink(d, n) => {
             let directory = directories[d];
-            let entry = transaction.entry(directory, &name_of(n))?.ok_or(FsError::NotFound)?;
-            transaction.set_entry(directory, &name_of(n), None, time)?;
-            drop_name(transaction, entry.handle)?;
+            let entry = changes.entry(directory, &name_of(n))?.ok_or(FsError::NotFound)?;
+            changes.set_entry(directory, &name_of(n), None, time)?;
+            drop_name(changes, entry.handle)?;
             Ok(EditKind::Unlink(d, n))
         }
         EditRequest::Write(d, n) => {
-            let entry = transaction.entry(directories[d], &name_of(n))?.ok_or(FsError::NotFound)?;
-            let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+            let entry = changes.entry(directories[d], &name_of(n))?.ok_or(FsError::NotFound)?;
+            let mut inode = Inode::clone(&*changes.inode(entry.handle)?);
             inode.content = file_bytes(value);
-            transaction.set_inode(entry.handle, inode)?;
+            changes.set_inode(entry.handle, inode)?;
             Ok(EditKind::Write(d, n, value))
         }
         EditRequest::Rename(a, b, c, d) => {
-            let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
-            let target = transaction.entry(directories[c], &name_of(d))?;
+            let entry = changes.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
+            let target = changes.entry(directories[c], &name_of(d))?;
             if (a, b) == (c, d) || target.is_some_and(|target| target.handle == entry.handle) {
                 return Err(FsError::Exists);
             }
             if let Some(target) = target {
-                drop_name(transaction, target.handle)?;
+                drop_name(changes, target.handle)?;
             }
-            transaction.set_entry(directories[a], &name_of(b), None, time)?;
-            transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
+            changes.set_entry(directories[a], &name_of(b), None, time)?;
+            changes.set_entry(directories[c], &name_of(d), Some(entry), time)?;
             Ok(EditKind::Rename(a, b, c, d))
         }
         EditRequest::Link(a, b, c, d) => {
-            let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
-            if transaction.entry(directories[c], &name_of(d))?.is_some() {
+            let entry = changes.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
+            if changes.entry(directories[c], &name_of(d))?.is_some() {
                 return Err(FsError::Exists);
             }
-            let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+            let mut inode = Inode::clone(&*changes.inode(entry.handle)?);
             inode.links += 1;
-            transaction.set_inode(entry.handle, inode)?;
-            transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
+            changes.set_inode(entry.handle, inode)?;
+            changes.set_entry(directories[c], &name_of(d), Some(entry), time)?;
             Ok(EditKind::Link(a, b, c, d))
         }
         EditRequest::Chmod(d) => {
             let mode = 0o700 | (value as u32 & 0o77);
-            let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
+            let mut inode = Inode::clone(&*changes.inode(directories[d])?);
             inode.mode = mode;
-            transaction.set_inode(directories[d], inode)?;
+            changes.set_inode(directories[d], inode)?;
             Ok(EditKind::Chmod(d, mode))
         }
         EditRequest::Seal(d) => {
-            if !transaction.entries(directories[d], None, 1)?.is_empty() {
+            if !changes.entries(directories[d], None, 1)?.is_empty() {
                 return Err(FsError::NotEmpty);
             }
-            let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
+            let mut inode = Inode::clone(&*changes.inode(directories[d])?);
             inode.mode = 0o500;
-            transaction.set_inode(directories[d], inode)?;
+            changes.set_inode(directories[d], inode)?;
             Ok(EditKind::Seal(d))
         }
         EditRequest::Look => Ok(EditKind::Look),
@@ -376,18 +376,18 @@ impl Fixture {
         // The founding operation also makes the group's directories.
         let mut directories = Vec::new();
         let mut transaction = Transaction::new(&base, Allocator::default(), &explain);
-        let mut found = |transaction: &mut Transaction<'_>| {
+        let mut found = |changes: &mut dyn Changes| {
             let root = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
-            transaction.set_inode(Handle::ROOT, root)?;
+            changes.set_inode(Handle::ROOT, root)?;
             for n in 0..DIRECTORIES {
-                let handle = transaction.allocate(PrincipalId::Group(GroupId(1)))?;
+                let handle = changes.allocate(PrincipalId::Group(GroupId(1)))?;
                 let inode = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
-                transaction.set_inode(handle, inode)?;
+                changes.set_inode(handle, inode)?;
                 let entry = Entry { handle, kind: InodeKind::Directory };
-                transaction.set_entry(Handle::ROOT, format!("d{n}").as_bytes(), Some(entry), 0)?;
+                changes.set_entry(Handle::ROOT, format!("d{n}").as_bytes(), Some(entry), 0)?;
                 directories.push(handle);
             }
-            transaction.set_members(Membership::clone(&membership))
+            changes.membership()?.set(Membership::clone(&membership))
         };
         transaction.run(&mut found).0.unwrap();
         let mut plan = transaction.finish(Path::Fast).unwrap();
@@ -444,8 +444,8 @@ impl Fixture {
         for (index, request) in requests.iter().enumerate() {
             let value = (device as u64 + 1) << 32 | client.counter << 4 | index as u64;
             let mut deed = None;
-            let mut edit = |transaction: &mut Transaction<'_>| {
-                deed = Some(fulfil(request, &self.directories, value, transaction)?);
+            let mut edit = |changes: &mut dyn Changes| {
+                deed = Some(fulfil(request, &self.directories, value, changes)?);
                 Ok(())
             };
             if transaction.run(&mut edit).0.is_ok() {

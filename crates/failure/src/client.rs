@@ -56,6 +56,7 @@ impl From<FsError> for Failure {
             | FsError::CrossPrincipal
             | FsError::TooManyLinks
             | FsError::Stale
+            | FsError::LookAgain
             | FsError::Deadlock
             | FsError::TooManyLocks
             | FsError::LockLost

@@ -19,6 +19,7 @@
 
 use crate::answering::Answering;
 use crate::convert;
+use crate::errno::LOOK_AGAIN;
 use fuser::{
     AccessFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -152,7 +153,7 @@ impl AutomountHandler {
         }
         match self.automounter.enter(place.0, request.pid()) {
             Ok(EnterOutcome::Empty) => Ok(()),
-            Ok(EnterOutcome::Again) => Err(Errno::ESTALE),
+            Ok(EnterOutcome::Again) => Err(LOOK_AGAIN),
             Err(trouble) => Err(errno(trouble)),
         }
     }

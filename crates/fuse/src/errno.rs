@@ -10,6 +10,12 @@ use fuser::Errno;
 use holdfast_client::FsError;
 use std::io::ErrorKind;
 
+/// What has the kernel walk the path once more, without what it remembers of it, and ask again. It does so once for a call; a
+/// second answer like this one is the program's. Whoever relies on that answers with this: names that were found through a
+/// listing and have changed, opens whose program has yet to be identified ([`FsError::LookAgain`]), and directories that are
+/// about to be mounted on ([`crate::automount`]).
+pub(crate) const LOOK_AGAIN: Errno = Errno::ESTALE;
+
 /// The error number that programs get.
 pub(crate) fn errno(error: &FsError) -> Errno {
     match error {
@@ -33,6 +39,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::TooManyLinks => Errno::EMLINK,
         FsError::Busy => Errno::EBUSY,
         FsError::Stale => Errno::ESTALE,
+        FsError::LookAgain => LOOK_AGAIN,
         FsError::Deadlock => Errno::EDEADLK,
         FsError::TooManyLocks => Errno::ENOLCK,
         FsError::Integrity(_) | FsError::Frozen(_) | FsError::LockLost => Errno::EIO,

@@ -4,7 +4,7 @@
 use super::GroupDepartures;
 use crate::engine::Engine;
 use crate::error::FsError;
-use crate::tree::{Base, ReadError, Transaction, each_file};
+use crate::tree::{Base, Changes, MembershipChanges, ReadError, each_file};
 use holdfast_content::{DeviceId, GroupId, Handle, Membership, PrincipalId, UserId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +27,18 @@ pub(super) fn change(
     // take back meanwhile is in the last one.
     loop {
         let (change, result) = (change.clone(), progress.clone());
-        let edit = move |transaction: &mut Transaction<'_>| {
-            let mut members = transaction.next_membership();
+        let edit = move |changes: &mut dyn Changes| {
+            let membership = changes.membership()?;
+            let mut members = membership.next();
             change(&mut members)?;
-            let (leavers, left) = transaction.read_base(|base| {
+            let (leavers, left) = membership.read_base(|base| {
                 let leavers = leavers(&base.membership, &members);
                 let left = departures_by_name(&base.membership, &leavers);
                 Ok((leavers, left))
             })?;
-            let (count, last) = take_batch(transaction, &leavers)?;
+            let (count, last) = take_batch(changes, &leavers)?;
             *result.lock() = (count, last, left);
-            if last { transaction.set_members(members) } else { Ok(()) }
+            if last { changes.membership()?.set(members) } else { Ok(()) }
         };
         engine.modify(Arc::new(Mutex::new(edit)))?;
         let (count, last, left) = std::mem::take(&mut *progress.lock());
@@ -56,8 +57,8 @@ pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsE
     let mut adopted = 0;
     loop {
         let (leavers, result) = (leavers.clone(), progress.clone());
-        let edit = move |transaction: &mut Transaction<'_>| {
-            *result.lock() = take_batch(transaction, &leavers)?;
+        let edit = move |changes: &mut dyn Changes| {
+            *result.lock() = take_batch(changes, &leavers)?;
             Ok::<(), FsError>(())
         };
         engine.modify(Arc::new(Mutex::new(edit)))?;
@@ -71,17 +72,17 @@ pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsE
 }
 
 /// Whether devices of the users who leave hold files of the groups.
-pub(super) fn holds_any(transaction: &Transaction<'_>, leavers: &Leavers) -> Result<bool, FsError> {
-    transaction.read_base(|base| Ok(!held_by(base, leavers, 1)?.is_empty()))
+pub(super) fn holds_any(membership: &MembershipChanges<'_>, leavers: &Leavers) -> Result<bool, FsError> {
+    membership.read_base(|base| Ok(!held_by(base, leavers, 1)?.is_empty()))
 }
 
 /// Takes over some; how many, and whether these were all.
-fn take_batch(transaction: &mut Transaction<'_>, leavers: &Leavers) -> Result<(usize, bool), FsError> {
-    let held = transaction.read_base(|base| held_by(base, leavers, BATCH + 1))?;
+fn take_batch(changes: &mut dyn Changes, leavers: &Leavers) -> Result<(usize, bool), FsError> {
+    let held = changes.membership()?.read_base(|base| held_by(base, leavers, BATCH + 1))?;
     let batch = &held[..held.len().min(BATCH)];
     for file in batch {
-        let inode = transaction.inode(*file)?;
-        transaction.set_inode(*file, (*inode).clone())?;
+        let inode = changes.inode(*file)?;
+        changes.set_inode(*file, (*inode).clone())?;
     }
     Ok((batch.len(), held.len() <= BATCH))
 }

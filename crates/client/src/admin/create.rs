@@ -3,7 +3,7 @@
 use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::store::Blocks;
-use crate::tree::{Allocator, Base, TableCache, Transaction};
+use crate::tree::{Allocator, Base, Changes, TableCache, Transaction};
 use holdfast_content::{DeviceId, Handle, Inode, InodeKind, Membership, MemoryBlocks};
 use holdfast_crypto::{Digest, DigestKey, KeyHolder, PublicKey};
 use holdfast_log::Storage;
@@ -224,10 +224,10 @@ fn founding_plan(
     let explain =
         |_: Option<Handle>, error: &crate::tree::ReadError| crate::error::FsError::Invalid(error.to_string());
     let mut transaction = Transaction::new(&base, Allocator::default(), &explain);
-    let mut edit = |transaction: &mut Transaction<'_>| {
+    let mut edit = |changes: &mut dyn Changes| {
         let root = Inode::new(InodeKind::Directory, 0o755, DeviceId::SUPERUSER, now_ns);
-        transaction.set_inode(Handle::ROOT, root)?;
-        transaction.set_members(membership.clone())
+        changes.set_inode(Handle::ROOT, root)?;
+        changes.membership()?.set(membership.clone())
     };
     transaction.run(&mut edit).0.map_err(|error| refused(&error))?;
     let mut plan = transaction.finish(Path::Fast).map_err(|error| refused(&error))?;

@@ -21,7 +21,7 @@ pub use restored::{DeclarationPreview, DeclareConfig, DeclareError, declare_rest
 
 use crate::engine::Engine;
 use crate::error::FsError;
-use crate::tree::Transaction;
+use crate::tree::Changes;
 use holdfast_content::{DeviceId, Entry, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, UserId};
 use holdfast_crypto::PublicKey;
 use parking_lot::Mutex;
@@ -196,10 +196,11 @@ impl<'a> Admin<'a> {
     ) -> Result<T, FsError> {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
-        let edit = move |transaction: &mut Transaction<'_>| {
-            let mut members = transaction.next_membership();
-            *slot.lock() = Some(change(&mut members)?);
-            transaction.set_members(members)
+        let edit = move |changes: &mut dyn Changes| {
+            let mut membership = changes.membership()?;
+            let mut next = membership.next();
+            *slot.lock() = Some(change(&mut next)?);
+            membership.set(next)
         };
         self.engine.modify(Arc::new(Mutex::new(edit)))?;
         self.engine.flush_commits()?;
@@ -218,15 +219,15 @@ impl<'a> Admin<'a> {
 /// Makes `/NAME`, owned by a principal that is in force already. Does nothing if it is there.
 fn make_home(engine: &Engine, owner: PrincipalId, name: &str, now_ns: i64) -> Result<(), FsError> {
     let name = name.as_bytes().to_vec();
-    let edit = move |transaction: &mut Transaction<'_>| {
-        if let Some(entry) = transaction.entry(Handle::ROOT, &name)? {
+    let edit = move |changes: &mut dyn Changes| {
+        if let Some(entry) = changes.entry(Handle::ROOT, &name)? {
             return if entry.handle.principal == owner { Ok(()) } else { Err(FsError::Exists) };
         }
-        let handle = transaction.allocate(owner)?;
-        let inode = Inode::new(InodeKind::Directory, 0o755, transaction.me(), now_ns);
-        transaction.set_inode(handle, inode)?;
+        let handle = changes.allocate(owner)?;
+        let inode = Inode::new(InodeKind::Directory, 0o755, changes.me(), now_ns);
+        changes.set_inode(handle, inode)?;
         let entry = Entry { handle, kind: InodeKind::Directory };
-        transaction.set_entry(Handle::ROOT, &name, Some(entry), now_ns)
+        changes.set_entry(Handle::ROOT, &name, Some(entry), now_ns)
     };
     engine.modify(Arc::new(Mutex::new(edit)))?;
     engine.flush_commits()

@@ -14,7 +14,7 @@ use super::adopt::{self, Leavers};
 use super::make_home;
 use crate::engine::Engine;
 use crate::error::FsError;
-use crate::tree::Transaction;
+use crate::tree::Changes;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, Device, DeviceId, GroupId, Membership, PrincipalId, UserId,
@@ -296,8 +296,8 @@ pub fn prepare(
 ) -> Result<SigningRequest, FsError> {
     let result = Arc::new(Mutex::new(None));
     let slot = result.clone();
-    let look = move |transaction: &mut Transaction<'_>| {
-        let (handle, present) = transaction.present_membership()?;
+    let look = move |changes: &mut dyn Changes| {
+        let (handle, present) = changes.membership()?.present()?;
         let version = handle.version.saturating_add(1);
         let mut next = Membership { version, ..Membership::clone(&present) };
         let home = edit(&mut next)?;
@@ -348,11 +348,12 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
             })?;
         }
         let (change, leaving) = (request.change.clone(), leavers.clone());
-        let edit = move |transaction: &mut Transaction<'_>| {
-            if adopt::holds_any(transaction, &leaving)? {
+        let edit = move |changes: &mut dyn Changes| {
+            let mut membership = changes.membership()?;
+            if adopt::holds_any(&membership, &leaving)? {
                 return Err(FsError::Busy);
             }
-            transaction.enact(&change, signature)
+            membership.enact(&change, signature)
         };
         match engine.modify(Arc::new(Mutex::new(edit))).and_then(|_| engine.flush_commits()) {
             Ok(()) => break,
@@ -384,8 +385,8 @@ fn epoch_of(members: &Membership) -> Digest {
 fn is_due(engine: &Engine, request: &SigningRequest) -> Result<bool, FsError> {
     let result = Arc::new(Mutex::new(None));
     let slot = result.clone();
-    let look = move |transaction: &mut Transaction<'_>| {
-        *slot.lock() = Some(transaction.present_membership()?);
+    let look = move |changes: &mut dyn Changes| {
+        *slot.lock() = Some(changes.membership()?.present()?);
         Ok::<(), FsError>(())
     };
     engine.modify(Arc::new(Mutex::new(look)))?;

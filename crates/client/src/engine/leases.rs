@@ -6,8 +6,8 @@
 //! its COMMIT for so long that the server may have declared it dead.
 
 use super::lease_requests::LeaseRequests;
-use super::queue::ReadSet;
 use super::shared::Shared;
+use crate::backend::ReadSet;
 use crate::remote::Remote;
 use holdfast_content::Handle;
 use holdfast_protocol::leases::{LeaseGrant, LeaseHolder, LeaseRequest, RecalledLeases};

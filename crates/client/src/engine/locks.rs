@@ -6,11 +6,12 @@
 //! and the mount is told of each.
 
 use super::shared::Shared;
+use crate::backend::LockTarget;
 use crate::error::FsError;
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::Handle;
-use holdfast_protocol::locks::{LockRange, Ranges};
+use holdfast_protocol::locks::Ranges;
 use holdfast_protocol::message::{
     LockHolder, LockMode, LockReply, LockRequest, LockSpace, Request, Response,
 };
@@ -28,21 +29,6 @@ const GRACE_PAUSE: Duration = Duration::from_millis(200);
 const DOUBT: Duration = Duration::from_secs(1);
 /// How long the end of this run may wait for the server to hear of it.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// A range of a file, and the process on this machine that locks it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LockTarget {
-    /// The file.
-    pub file: Handle,
-    /// Whether the lock is of `flock` or of `fcntl`.
-    pub space: LockSpace,
-    /// Process or open file description, as the kernel numbers them.
-    pub owner: u64,
-    /// Number of the process, which other clients are shown.
-    pub process: u32,
-    /// The bytes to lock.
-    pub range: LockRange,
-}
 
 type Holder = (Handle, LockSpace, u64);
 type LostHook = Box<dyn Fn(Handle) + Send + Sync>;

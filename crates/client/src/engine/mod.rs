@@ -4,6 +4,7 @@
 //! gathers what they ask for into signed operations. What happens to an operation on its way is the protocol's
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
+mod backend;
 mod commits;
 mod freshness;
 mod leaf_keeper;
@@ -28,27 +29,27 @@ mod start;
 mod status;
 mod stop;
 
+pub use crate::backend::{LockTarget, PastState};
 pub use freshness::{HeadStatus, StaleHook, WhenStale, WitnessPolicy};
 pub use holdfast_protocol::leases::RecalledLeases;
 pub use leases::RecallHook;
-pub use locks::LockTarget;
 pub use notices::{Notice, NoticeHook};
-pub use past::{PastState, PastTree};
+pub use past::PastTree;
 pub use peers::{PeerHook, PeerPresence, PeerStatus, PeersPolicy, PeersStatus, WhenPeerLost};
 pub use pins::Pin;
 pub use reclaim::{ReclaimReport, ReclaimedFile};
 pub use resend::{ResendHook, ResendReport, ResendStatus};
 pub use restored::{RestoreReport, RestoredHook};
-pub use shared::LookHook;
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
 
+use crate::backend::ReadSet;
 use crate::error::FsError;
 use crate::processes::Processes;
 use crate::store::TransferConfig;
 use crate::store::VerifiedStore;
-use crate::tree::{Edit, ReadError, Tree};
+use crate::tree::{Edit, ReadError};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
 use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::floor::Floor;
@@ -57,7 +58,6 @@ use holdfast_rpc::{Address, RpcError, Transport};
 use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
-use queue::ReadSet;
 use shared::Shared;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -243,28 +243,11 @@ impl Engine {
         self.shared.leases.time_left(stamp, files)
     }
 
-    /// Makes the next operation ask for a lease of a file.
-    pub fn want_lease(&self, file: Handle) {
-        self.shared.leases.want(file);
-    }
-
-    /// Makes the next operation that only looks ask for a lease of a file, as far as nobody has to give up anything for it.
-    pub fn want_lease_ahead(&self, file: Handle) {
-        self.shared.leases.want_ahead(file);
-    }
-
     /// Registers what is told of leases that are recalled. They are not served from any more; the server hears that
     /// they are given up once every hook has returned. What rests on something that is not held exclusively any more must
     /// have been sent by then. It must not wait for a fetch or a modification by others.
     pub fn on_recall(&self, hook: RecallHook) {
         self.shared.leases.on_recall(hook);
-    }
-
-    /// Sets what is called before each operation that only looks; the guard lives until its answer is here. This device's
-    /// operations are ordered one after the other: one that waits for another device stands before what this one has yet to
-    /// send, which that device may be waiting for. Once.
-    pub fn before_look(&self, hook: LookHook) {
-        let _ = self.shared.before_look.set(hook);
     }
 
     /// Whether operations ask to hold exclusively what they change.
@@ -276,27 +259,6 @@ impl Engine {
     /// ([`Engine::on_recall`]) or runs out, which each operation puts off, nobody else operates.
     pub fn delegation(&self) -> bool {
         self.shared.leases.has_delegation() && self.shared.check().is_ok()
-    }
-
-    /// For how long this run holds anything exclusively at least, unless it is recalled. `None`: nothing.
-    pub fn exclusive(&self) -> Option<Duration> {
-        let left = self.shared.leases.exclusive()?;
-        self.shared.check().is_ok().then_some(left)
-    }
-
-    /// Whether it has leases of all of these files, so that the newest accepted view is the present one for them.
-    pub fn holds_leases(&self, files: &[Handle]) -> bool {
-        self.shared.leases.holds(files)
-    }
-
-    /// Whether something was looked at a moment ago that another device held exclusively.
-    pub fn is_contended(&self) -> bool {
-        self.shared.leases.is_contended()
-    }
-
-    /// Whether it holds all of these files exclusively.
-    pub fn holds_exclusively(&self, files: &[Handle]) -> bool {
-        self.shared.leases.holds_exclusively(files)
     }
 
     /// As [`Engine::settle_commits`], and until the server's receipts are durable here: then, whatever becomes of this
@@ -363,12 +325,6 @@ impl Engine {
         self.shared.explain(Some(file), Some(path), &ReadError::Content(error.clone()), &base)
     }
 
-    /// Keeps blocks, and all they refer to, from the server's garbage collection while the result lives (open
-    /// files).
-    pub fn pin(&self, roots: Vec<Digest>) -> Pin {
-        Pin::new(self.pins.clone(), roots)
-    }
-
     /// Takes an advisory lock of a file, held against all clients until it is given up or this program ends. With
     /// `wait` it is waited for as long as it takes. `Some`: who holds it, if waiting was not wanted.
     ///
@@ -382,14 +338,6 @@ impl Engine {
         wait: bool,
     ) -> Result<Option<LockHolder>, FsError> {
         self.locks.lock(&self.shared, place, mode, wait)
-    }
-
-    /// Who stands in the way of a lock.
-    ///
-    /// # Errors
-    /// [`FsError::Unreachable`], [`FsError::Access`].
-    pub fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
-        self.locks.test(&self.shared, place, mode)
     }
 
     /// Gives up a range. A server that is away is told when it is back.

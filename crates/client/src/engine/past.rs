@@ -4,14 +4,14 @@
 //! view: every block by its digest. What the server lists is its word until a state is fetched; a list can only leave
 //! something out, or name what is refused when it is looked at.
 
-use super::Engine;
 use super::queue::SignerEvent;
 use super::shared::Shared;
+use super::{Engine, PastState};
 use crate::error::{FsError, IntegrityReport};
 use crate::evidence::now_ns;
 use crate::remote::call_patiently;
-use crate::tree::{Base, ReadError, Tree};
-use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, SourceError};
+use crate::tree::{self, Base, Names, ReadError, View};
+use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, PrincipalId, SourceError};
 use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::history::{
@@ -19,7 +19,7 @@ use holdfast_protocol::history::{
 };
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signed::{Signable, Signed};
-use holdfast_protocol::structure::View;
+use holdfast_protocol::structure::View as Slots;
 use holdfast_rpc::RpcError;
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -37,15 +37,6 @@ const POINTS_MAX: usize = 100_000;
 const NOTE_ATTEMPTS: u32 = 50;
 /// How often naming the present state is tried, since it may have passed when the name arrives.
 const NAME_ATTEMPTS: u32 = 10;
-
-/// A past state that the server keeps.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PastState {
-    /// Which one, and when its last operation was declared by its author's clock.
-    pub point: Point,
-    /// The name by which it is listed here; `None`: it has none but its time.
-    pub name: Option<Arc<Signed<Name>>>,
-}
 
 /// What an engine knows of past states.
 pub(super) struct PastStates {
@@ -327,7 +318,11 @@ impl PastTree {
     }
 }
 
-impl Tree for PastTree {
+impl View for PastTree {
+    fn position(&self) -> u64 {
+        self.point.log_size
+    }
+
     fn inode(&self, file: Handle) -> Result<Arc<Inode>, FsError> {
         self.read(file, |base| base.inode(file))
     }
@@ -336,26 +331,30 @@ impl Tree for PastTree {
         self.read(directory, |base| base.entry(directory, name))
     }
 
-    fn entries(
-        &self,
-        directory: Handle,
-        after: Option<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Vec<u8>, Entry)>, FsError> {
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
         self.read(directory, |base| Ok(base.entries(directory, after, limit)?.0))
     }
 
-    fn ihash(&self, file: Handle) -> Result<Digest, FsError> {
-        self.read(file, |base| base.ihash(file))
+    /// Nobody writes in a past state.
+    fn may_write(&self, _: PrincipalId) -> bool {
+        false
+    }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        tree::principals_of(&self.base.membership)
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        tree::name_of(&self.base.membership, principal)
     }
 }
 
 /// Whether a table that is in force in `accepted` is an older one in `past`. Operations that change no table make no
 /// difference.
-fn is_behind(past: &View, accepted: &View) -> bool {
+fn is_behind(past: &Slots, accepted: &Slots) -> bool {
     let principals = accepted.slots.values().flat_map(|slot| slot.value.handles.keys());
     principals.into_iter().any(|principal| {
-        let handle = |view: &View| view.handle(*principal).map(|(_, handle)| handle);
+        let handle = |view: &Slots| view.handle(*principal).map(|(_, handle)| handle);
         match (handle(past), handle(accepted)) {
             (Some(then), Some(now)) => then.reference != now.reference && then.version < now.version,
             (None, Some(_)) => true,

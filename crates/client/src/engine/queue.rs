@@ -2,40 +2,20 @@
 
 use super::leases::RedoneGuard;
 use super::snapshot::Snapshot;
+use crate::backend::ReadSet;
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt::{self, Woken};
 use crate::tree::Edit;
-use holdfast_content::Handle;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Span;
-
-/// What an operation's author relies on in its view, beside what the plan of an edit shows: no other device may hold it
-/// exclusively at the operation's place in the order.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct ReadSet {
-    pub files: BTreeSet<Handle>,
-    pub everything: bool,
-}
-
-impl ReadSet {
-    /// The operation may read anything.
-    pub fn everything() -> ReadSet {
-        ReadSet { everything: true, files: BTreeSet::new() }
-    }
-
-    /// The operation reads these files.
-    pub fn of(files: &[Handle]) -> ReadSet {
-        ReadSet { files: files.iter().copied().collect(), everything: false }
-    }
-}
 
 /// One caller's request, which waits to be carried by an operation.
 pub(super) struct Job {

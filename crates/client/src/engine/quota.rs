@@ -66,7 +66,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`FsError::Quota`]: not as far as the server has said.
-    pub fn room(&self, bytes: u64) -> Result<(), FsError> {
+    pub(super) fn room(&self, bytes: u64) -> Result<(), FsError> {
         let mut known = self.quota.0.lock();
         if !self.is_limited(&known) {
             return Ok(());
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The usage and the limit, where there is a limit and the server tells it.
-    pub fn quota(&self) -> Option<Usage> {
+    pub(super) fn quota(&self) -> Option<Usage> {
         let mut known = self.quota.0.lock();
         if !self.is_limited(&known) {
             return None;

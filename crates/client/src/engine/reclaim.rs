@@ -8,8 +8,8 @@
 use super::Engine;
 use crate::error::FsError;
 use crate::interrupt;
-use crate::tree::{Base, Transaction, UnreferencedFile, survey};
-use holdfast_content::Handle;
+use crate::tree::{Base, Changes, UnreferencedFile, survey};
+use holdfast_content::{BlockSource, Handle};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -93,17 +93,17 @@ impl Engine {
     fn remove_unnamed(&self, batch: &[UnreferencedFile]) -> Result<Vec<UnreferencedFile>, FsError> {
         let batch = batch.to_vec();
         let result: Arc<Mutex<Vec<UnreferencedFile>>> = Arc::default();
-        let removed = result.clone();
-        let edit = move |transaction: &mut Transaction<'_>| {
+        let (removed, key) = (result.clone(), self.store().digest_key());
+        let edit = move |changes: &mut dyn Changes| {
             let mut done = Vec::new();
             for one in &batch {
-                let inode = match transaction.inode(one.file) {
+                let inode = match changes.inode(one.file) {
                     Err(FsError::NotFound) => continue,
                     other => other?,
                 };
-                let ihash = inode.ihash(&transaction.source().digest_key());
+                let ihash = inode.ihash(&key);
                 if ihash.is_ok_and(|ihash| ihash == one.ihash) {
-                    transaction.remove_inode(one.file)?;
+                    changes.remove_inode(one.file)?;
                     done.push(*one);
                 }
             }

@@ -7,10 +7,11 @@ use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::peers::Peers;
-use super::queue::{Job, Queue, QueuedEvent, ReadSet, RequestPriority, SignerEvent, Waiter};
+use super::queue::{Job, Queue, QueuedEvent, RequestPriority, SignerEvent, Waiter};
 use super::resend::Resend;
 use super::restored::Restores;
 use super::snapshot::Snapshot;
+use crate::backend::{LookHook, ReadSet};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::evidence::{Evidence, now_ns};
 use crate::remote::Remote;
@@ -26,7 +27,6 @@ use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
-use std::any::Any;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -87,9 +87,6 @@ impl Failures {
         *times
     }
 }
-
-/// Called before an operation that only looks is sent; what it returns lives until the answer is here.
-pub type LookHook = Box<dyn Fn() -> Result<Box<dyn Any + Send + Sync>, FsError> + Send + Sync>;
 
 /// State of one engine that callers and the pump share.
 pub(super) struct Shared {

@@ -1,11 +1,14 @@
 //! The verified view that one or more requests are answered from.
 
-use super::queue::{ReadSet, SignerEvent};
+use super::queue::SignerEvent;
 use super::shared::{LatestView, Shared};
+use crate::backend::ReadSet;
 use crate::error::FsError;
 use crate::store::VerifiedStore;
-use crate::tree::{Base, ReadError, Tree};
-use holdfast_content::{ContentError, Entry, Handle, Inode, InodeKind, Membership, SourceError, Tag};
+use crate::tree::{self, Base, Names, ReadError, View};
+use holdfast_content::{
+    ContentError, Entry, Handle, Inode, InodeKind, Membership, PrincipalId, SourceError, Tag,
+};
 use holdfast_crypto::Digest;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::leases::Withheld;
@@ -125,6 +128,14 @@ impl Snapshot {
         Ok(())
     }
 
+    /// The file's i-hash: changes whenever anything about the file does.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], and errors of the data itself.
+    pub fn ihash(&self, file: Handle) -> Result<Digest, FsError> {
+        self.read(file, |base| base.pending_on(file), |base| base.ihash(file))
+    }
+
     /// Reads something, once nothing pending touches it.
     fn read<T>(
         &self,
@@ -191,7 +202,11 @@ impl Snapshot {
     }
 }
 
-impl Tree for Snapshot {
+impl View for Snapshot {
+    fn position(&self) -> u64 {
+        self.sequence()
+    }
+
     fn inode(&self, file: Handle) -> Result<Arc<Inode>, FsError> {
         self.read(
             file,
@@ -221,12 +236,7 @@ impl Tree for Snapshot {
         )
     }
 
-    fn entries(
-        &self,
-        directory: Handle,
-        after: Option<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Vec<u8>, Entry)>, FsError> {
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
         self.read(
             directory,
             |base| Ok(base.pending_on(directory)?.or_else(|| base.touches.entries(directory).next())),
@@ -234,7 +244,20 @@ impl Tree for Snapshot {
         )
     }
 
-    fn ihash(&self, file: Handle) -> Result<Digest, FsError> {
-        self.read(file, |base| base.pending_on(file), |base| base.ihash(file))
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        let base = self.base();
+        base.membership.may_write(base.me, principal)
+    }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        tree::principals_of(&self.base().membership)
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        tree::name_of(&self.base().membership, principal)
+    }
+
+    fn lenient(&self) -> Option<Arc<dyn View>> {
+        Some(Arc::new(Snapshot::lenient(self)))
     }
 }

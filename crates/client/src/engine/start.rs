@@ -4,13 +4,14 @@ use super::freshness::{FreshnessMonitor, WitnessPolicy};
 use super::leaf_keeper::LeafKeeper;
 use super::peers::{self, PeersPolicy};
 use super::pump::{Pump, TakeUp};
-use super::queue::{QueueHold, ReadSet};
+use super::queue::QueueHold;
 use super::resend::Resend;
 use super::restored;
 use super::shared::Shared;
 use super::{
     Engine, EngineConfig, FOREVER, TroubleHook, leases::Leases, locks::Locks, past::PastStates, pins::Pins,
 };
+use crate::backend::ReadSet;
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::processes::{Processes, ProcessesError};

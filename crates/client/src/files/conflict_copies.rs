@@ -9,20 +9,18 @@
 //! Invariants: at most [`CONFLICT_COPIES_MAX`] versions a principal, the oldest goes first; names sort by time. What a
 //! record says is the word of whoever overwrote the version, as all attributes are their writer's.
 
-use super::backend::{Changes, View};
+use super::conflict_copy_id::ConflictCopyId;
 use super::program_rules::inherit;
 use super::space::seek_in;
 use super::state::{content_digest, content_roots};
 use super::{FileSystem, SeekTo, ino_of};
+use crate::backend::ReadSet;
 use crate::error::FsError;
+use crate::tree::{Changes, View};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{
-    Content, DeviceId, Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId, file,
-};
+use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, PrincipalId, file};
 use holdfast_crypto::{decode, encode};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Most versions kept for one user or group.
@@ -52,38 +50,6 @@ struct CopyRecord {
     by: DeviceId,
     /// When it was overwritten, in nanoseconds since 1970.
     at_ns: i64,
-}
-
-/// Names a conflict copy, for people: whose it is and its number, as in `u3-1f00a`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ConflictCopyId(Handle);
-
-impl fmt::Display for ConflictCopyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.principal {
-            PrincipalId::User(UserId(id)) => write!(f, "u{id}-{:x}", self.0.number),
-            PrincipalId::Group(GroupId(id)) => write!(f, "g{id}-{:x}", self.0.number),
-            other => write!(f, "{other}-{:x}", self.0.number),
-        }
-    }
-}
-
-impl FromStr for ConflictCopyId {
-    type Err = FsError;
-
-    fn from_str(text: &str) -> Result<ConflictCopyId, FsError> {
-        let parse = || {
-            let (owner, number) = text.split_once('-')?;
-            let number = u64::from_str_radix(number, 16).ok()?;
-            let principal = match owner.split_at_checked(1)? {
-                ("u", id) => PrincipalId::User(UserId(id.parse().ok()?)),
-                ("g", id) => PrincipalId::Group(GroupId(id.parse().ok()?)),
-                _ => return None,
-            };
-            Some(ConflictCopyId(Handle { principal, number }))
-        };
-        parse().ok_or_else(|| FsError::Invalid(format!("{text:?} names no kept version")))
-    }
 }
 
 /// What is shown of a conflict copy.
@@ -212,7 +178,7 @@ impl FileSystem {
     /// [`FsError::Unreachable`], [`FsError::Integrity`], [`FsError::Frozen`].
     pub fn conflict_copies(&self) -> Result<Vec<ConflictCopy>, FsError> {
         self.run(|| {
-            let view = self.backend.fetch()?;
+            let view = self.backend.fetch(ReadSet::default())?;
             let mut found = Vec::new();
             for principal in view.principals() {
                 list(&*view, principal, &mut found)?;
@@ -231,13 +197,13 @@ impl FileSystem {
         self.run(|| {
             let ConflictCopyId(handle) = id.parse()?;
             let inode = match self.backend.latest().inode(handle) {
-                Err(FsError::NotFound) => self.backend.fetch_of(&[handle])?.inode(handle)?,
+                Err(FsError::NotFound) => self.backend.fetch(ReadSet::of(&[handle]))?.inode(handle)?,
                 other => other?,
             };
             let record = record_of(&inode).ok_or(FsError::NotFound)?;
             let failed = |error| {
                 let path = String::from_utf8_lossy(&record.path).into_owned();
-                self.backend.content_error(handle, path, &inode, error)
+                self.engine.content_error(handle, path, &inode, error)
             };
             let source = self.backend.source();
             let _pin = self.backend.pin(content_roots(&inode));

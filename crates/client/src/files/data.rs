@@ -1,6 +1,5 @@
 //! Open files: open, create, read, write, flush, fsync, release.
 
-use super::backend::View;
 use super::compose::{ComposeError, PublishReason, read_places};
 use super::names::NewInode;
 use super::nodes::{Node, NodeState, Pages};
@@ -11,6 +10,7 @@ use super::{
 };
 use crate::error::FsError;
 use crate::store::account;
+use crate::tree::View;
 use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,7 +67,7 @@ impl FileSystem {
     ) -> Result<(Attributes, OpenReply), FsError> {
         self.run(|| {
             self.guard_for_new(&*self.backend.latest(), parent)?;
-            let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
+            let inode = Inode::new(InodeKind::File, mode, self.engine.me().0, now_ns());
             match self.make_inode(caller, parent, name, inode) {
                 Ok(NewInode { attributes, inode, node, view }) => {
                     let keep_cache = self.enter(&node, &inode, &*view, flags);
@@ -208,7 +208,7 @@ impl FileSystem {
                 self.read_ahead_siblings(&open.node);
             }
             let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
-            self.backend.has_read(open.node.ino, bytes.len());
+            self.engine.account().read(open.node.ino.0, bytes.len());
             self.read_ahead(&open, offset, bytes.len() as u64);
             Ok(bytes)
         })
@@ -303,7 +303,8 @@ impl FileSystem {
         if let Content::Extents(map) = &base.content {
             let range = ahead.max(end)..end + window;
             open.ahead.store(range.end, Ordering::Relaxed);
-            open.window.store((2 * window).min(self.backend.ahead_bytes()), Ordering::Relaxed);
+            open.window
+                .store((2 * window).min(self.engine.account().pace().ahead_bytes()), Ordering::Relaxed);
             // The prefetch is only a hint: an error here comes again when the bytes are read.
             let _ = file::prefetch(&*self.backend.source(), map, range);
         }
@@ -361,7 +362,7 @@ impl FileSystem {
             if moved {
                 self.invalidate(open.node.ino);
             }
-            self.backend.has_written(open.node.ino, bytes.len());
+            self.engine.account().written(open.node.ino.0, bytes.len());
             if open.flags.synchronous {
                 self.publish(&open.node, PublishReason::Sync)?;
                 self.commit(&open.node, PublishReason::Sync)?;
@@ -471,7 +472,7 @@ impl FileSystem {
     pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
         match error {
             ComposeError::Content(inode, error) => {
-                self.backend.content_error(node.handle(), self.path_of(node), &inode, error)
+                self.engine.content_error(node.handle(), self.path_of(node), &inode, error)
             }
             ComposeError::Local(error) => error,
         }

@@ -4,11 +4,11 @@
 //! the directory changes meanwhile. An offset is 0 before `.`, 1 before `..`, and 2 + n before the n-th entry
 //! of that view. Memory: one page of entries, and one name in [`MARK_EVERY`] to find the way back.
 
-use super::backend::{Names, View};
 use super::nodes::Node;
 use super::views::{FetchedView, PathStep};
 use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, ino_of, known_handle};
 use crate::error::FsError;
+use crate::tree::{Names, View};
 use holdfast_content::{Handle, InodeKind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ impl FileSystem {
                     true => self.past_child(ino, entry)?,
                     false => {
                         // The next entries of a listing are likely to be looked at soon.
-                        self.backend.want_lease(handle);
+                        self.engine.want_lease(handle);
                         ino_of(handle)
                     }
                 };

@@ -14,9 +14,9 @@
 //! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
 //! and one that the kernel has but the program has not woken up to ([`WAKING`]).
 
-use super::backend::LeasedView;
 use super::views::FetchedView;
 use super::{Attributes, Caller, FileSystem, Ino};
+use crate::backend::LeasedView;
 use crate::error::FsError;
 use holdfast_content::Handle;
 use lru::LruCache;
@@ -203,7 +203,12 @@ impl FileSystem {
         }
         self.tokens.forget_token(caller.thread);
         let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
-        Some((self.show(&*fetched.view, parent, name, entry), basis))
+        match self.show(&*fetched.view, parent, name, entry) {
+            Ok(shown) => Some((Ok(shown?), basis)),
+            // What the view refers to is gone.
+            Err(FsError::Stale) => None,
+            Err(error) => Some((Err(error), basis)),
+        }
     }
 
     /// A LOOKUP has to be answered by an operation: if a program goes through a directory, leases of the next files
@@ -216,7 +221,7 @@ impl FileSystem {
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
-        entries.iter().for_each(|(_, entry)| self.backend.want_lease_ahead(entry.handle));
+        entries.iter().for_each(|(_, entry)| self.engine.want_lease_ahead(entry.handle));
     }
 
     /// For how long the kernel may keep the answer to a LOOKUP.

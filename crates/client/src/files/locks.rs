@@ -9,6 +9,7 @@ use super::compose::PublishReason;
 use super::nodes::{Node, NodeState};
 use super::state::{NameStatus, content_roots};
 use super::{Caller, FileHandleId, FileSystem, OpenFile, ino_of};
+use crate::backend::ReadSet;
 use crate::engine::LockTarget;
 use crate::error::FsError;
 use holdfast_content::Handle;
@@ -131,7 +132,7 @@ impl FileSystem {
     ) -> Result<Option<LockHolder>, FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
-            self.backend.test_lock(&place_of(handle, &open.node, lock), mode)
+            self.engine.test_lock(&place_of(handle, &open.node, lock), mode)
         })
     }
 
@@ -143,7 +144,7 @@ impl FileSystem {
         self.run(|| {
             let open = self.open_file(handle)?;
             let place = place_of(handle, &open.node, lock);
-            if self.backend.holds_locks(place.file, place.space, place.owner) {
+            if self.engine.holds_locks(place.file, place.space, place.owner) {
                 self.publish_durably(&open.node)?;
                 self.backend.unlock(&place)?;
             }
@@ -157,7 +158,7 @@ impl FileSystem {
         let Ok(open) = self.open_file(handle) else { return };
         let file = open.node.handle();
         let given_up = self.run(|| {
-            if self.backend.holds_locks(file, LockSpace::Fcntl, owner) {
+            if self.engine.holds_locks(file, LockSpace::Fcntl, owner) {
                 self.publish_durably(&open.node)?;
                 self.give_up(file, LockSpace::Fcntl, owner)?;
             }
@@ -195,7 +196,7 @@ impl FileSystem {
     }
 
     fn give_up(&self, file: Handle, space: LockSpace, owner: u64) -> Result<(), FsError> {
-        match self.backend.holds_locks(file, space, owner) {
+        match self.engine.holds_locks(file, space, owner) {
             true => {
                 self.backend.unlock(&LockTarget { file, space, owner, process: 0, range: LockRange::ALL })
             }
@@ -224,7 +225,7 @@ impl FileSystem {
 
     fn bring_up_to_date(&self, node: &Node) -> Result<(), FsError> {
         self.publish(node, PublishReason::Sync)?;
-        let view = self.backend.fetch_of(&[node.handle()])?;
+        let view = self.backend.fetch(ReadSet::of(&[node.handle()]))?;
         let inode = match view.inode(node.handle()) {
             // It goes on without a name, for those who have it open.
             Err(FsError::NotFound) => {

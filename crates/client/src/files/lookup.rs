@@ -1,6 +1,5 @@
 //! Looking at files: lookup, forget, getattr, readlink, access, statfs.
 
-use super::backend::View;
 use super::leases::LeaseBasis;
 use super::nodes::NodeState;
 use super::past::is_folder;
@@ -11,6 +10,7 @@ use super::{
     own_attributes,
 };
 use crate::error::FsError;
+use crate::tree::View;
 use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use std::sync::Arc;
 
@@ -42,7 +42,6 @@ impl FileSystem {
             // What was found through a listing is checked later, by its names; so these are kept.
             if !matches!(walk, LookupView::Listing(_))
                 && let Some((found, rests_on)) = self.look_up_leased(caller, parent, directory, name)
-                && !matches!(found, Err(FsError::Stale))
             {
                 basis = Some(rests_on);
                 return found;
@@ -84,9 +83,8 @@ impl FileSystem {
         };
         loop {
             let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
-            match self.found(caller, &fetched, parent, name, entry, basis.clone()) {
-                Err(FsError::Stale) if fetched.view.entry(directory, name)? != Some(entry) => {}
-                found => return found,
+            if let Some(found) = self.found(caller, &fetched, parent, name, entry, basis.clone())? {
+                return Ok(found);
             }
         }
     }
@@ -109,7 +107,7 @@ impl FileSystem {
             Ok(Some(entry)) => {
                 let ino = ino_of(known_handle(entry.handle)?);
                 found_by.push(PathStep { directory: parent, name: name.to_vec(), ino });
-                self.found(caller, &fetched, parent, name, entry, LookupBasis::Listing(found_by)).map(Some)
+                self.found(caller, &fetched, parent, name, entry, LookupBasis::Listing(found_by))
             }
             // Perhaps it is there by now, or what shows it is gone.
             Ok(None) | Err(FsError::NotFound | FsError::Stale) => Ok(None),
@@ -117,7 +115,8 @@ impl FileSystem {
         }
     }
 
-    /// A name was found: tells the kernel, and remembers it for the thread's next request.
+    /// A name was found: tells the kernel, and remembers it for the thread's next request. `None` as for
+    /// [`FileSystem::show`].
     fn found(
         &self,
         caller: &Caller,
@@ -126,42 +125,45 @@ impl FileSystem {
         name: &[u8],
         entry: Entry,
         basis: LookupBasis,
-    ) -> Result<Attributes, FsError> {
-        let attributes = self.show(&*fetched.view, parent, name, entry)?;
+    ) -> Result<Option<Attributes>, FsError> {
+        let Some(attributes) = self.show(&*fetched.view, parent, name, entry)? else { return Ok(None) };
         self.tokens.offer(caller.thread, attributes.ino, name, fetched, basis);
-        Ok(attributes)
+        Ok(Some(attributes))
     }
 
-    /// What the kernel is shown of an entry; counts one lookup.
+    /// What the kernel is shown of an entry; counts one lookup. `None`: the view has gone on, and the name is another's now, or
+    /// nobody's.
     ///
     /// # Errors
-    /// [`FsError::Stale`]: the view has gone on, and the name is another's now, or nobody's. The view's.
+    /// The view's.
     pub(super) fn show(
         &self,
         view: &dyn View,
         parent: Ino,
         name: &[u8],
         entry: Entry,
-    ) -> Result<Attributes, FsError> {
+    ) -> Result<Option<Attributes>, FsError> {
         let handle = known_handle(entry.handle)?;
         let inode = match view.inode(handle) {
             // A view that waited for what others had under way may be a later one after that: then the name may have gone
             // with its file.
-            Err(FsError::NotFound) if view.entry(self.handle(parent)?, name)? != Some(entry) => {
-                return Err(FsError::Stale);
+            Err(FsError::NotFound | FsError::Stale)
+                if view.entry(self.handle(parent)?, name)? != Some(entry) =>
+            {
+                return Ok(None);
             }
             Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
             other => other?,
         };
         let attributes = self.attributes(view, handle, &inode);
         self.nodes.looked_up(attributes.ino, handle, parent, name).shows(&attributes);
-        Ok(attributes)
+        Ok(Some(attributes))
     }
 
     /// Checks in a fresh view that names found through a listing lead to where they led.
     ///
     /// # Errors
-    /// [`FsError::Stale`], on which the kernel looks the path up once more.
+    /// [`FsError::LookAgain`]: one does not.
     pub(super) fn check_places(
         &self,
         caller: &Caller,
@@ -177,7 +179,7 @@ impl FileSystem {
                 Ok(Some(entry)) if ino_of(entry.handle) == *ino => {}
                 Ok(_) | Err(FsError::NotFound | FsError::NotDirectory | FsError::Stale) => {
                     self.tokens.forget_listed(caller.thread);
-                    return Err(FsError::Stale);
+                    return Err(FsError::LookAgain);
                 }
                 Err(error) => return Err(error),
             }
@@ -372,7 +374,7 @@ impl FileSystem {
         let unit = space.f_frsize.max(1);
         let in_blocks = |count: u64| (u128::from(count) * u128::from(unit) / 4096) as u64;
         let (mut blocks, mut blocks_free) = (in_blocks(space.f_blocks), in_blocks(space.f_bavail));
-        if let Some(usage) = self.backend.quota()
+        if let Some(usage) = self.engine.quota()
             && let Some(limit) = usage.limit
         {
             blocks = limit / 4096;

@@ -1,6 +1,6 @@
 //! The inode API: what the kernel asks, through FUSE, of a mounted file system. Blocking and thread-safe.
 //!
-//! - *Names and attributes* are answered from verified views ([`backend::View`]), fresh for every system call
+//! - *Names and attributes* are answered from verified views ([`View`]), fresh for every system call
 //!   on a path; [`views`] says when requests share one. Changes of names and attributes are edits of their
 //!   own, planned where the order puts them, so that O_EXCL, rename and link counts hold across clients.
 //! - *Data* is close-to-open: an open takes the content of a fresh view ([`state`]), writes go to a local
@@ -11,12 +11,12 @@
 //!
 //! Locks and their order: [`nodes`]. What programs may rely on: `docs/semantics.md`.
 
-mod adapter;
-pub mod backend;
 mod compose;
 mod conflict_copies;
+mod conflict_copy_id;
 mod data;
 mod directory;
+mod edit;
 mod leases;
 mod locks;
 mod lookup;
@@ -26,7 +26,6 @@ mod orphans;
 mod overlay;
 mod owners;
 mod past;
-mod plan;
 mod program_rules;
 mod publish;
 mod read_ahead;
@@ -34,6 +33,7 @@ mod salvage;
 mod setattr;
 mod space;
 mod spool;
+mod start;
 mod state;
 mod types;
 mod views;
@@ -43,7 +43,6 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use adapter::PlanEdit;
 pub use conflict_copies::{CONFLICT_COPIES_MAX, ConflictCopy, ConflictCopyPart};
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -51,8 +50,7 @@ pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
 pub use owners::{OwnerMap, UnmappedOwner};
 pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
-pub use program_rules::{OpenAdmission, OpenAttempt, ProgramGuard, RULES};
-pub use read_ahead::ReadAheadFile;
+pub use program_rules::{OpenAdmission, OpenAttempt, OpenDecision, ProgramGuard, RULES};
 pub use salvage::{SalvageReport, SalvagedFile};
 pub use space::seek_in;
 pub use state::allocated;
@@ -63,10 +61,10 @@ pub(crate) use write_back::{
     EntryChange, InodeChange, JournalInode, NetChange, Outcome, Record, Replay, ReplayKind, Sender,
 };
 
-use crate::engine::Engine;
+use crate::backend::{Backend, ReadSet, Upstream};
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt;
-use backend::{Backend, View};
+use crate::tree::View;
 use directory::OpenDirectory;
 use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use nodes::{Node, NodeState, Nodes, Pages};
@@ -104,7 +102,10 @@ pub type Invalidate = Box<dyn Fn(Ino, Option<std::sync::mpsc::Sender<()>>) + Sen
 
 /// A mounted file system.
 pub struct FileSystem {
+    /// Whom programs are served by: the engine, or a write-back in front of it.
     backend: Arc<dyn Backend>,
+    /// The engine, for what a write-back has no part in.
+    engine: Arc<dyn Upstream>,
     options: MountOptions,
     nodes: Nodes,
     tokens: Tokens,
@@ -124,8 +125,6 @@ pub struct FileSystem {
     pasts: past::PastNodes,
     /// Asked before files with rules for programs are opened.
     guard: OnceLock<Arc<dyn ProgramGuard>>,
-    /// Asked whether what is shown is new enough, and whether a peer is to be waited for.
-    engine: OnceLock<Arc<Engine>>,
     /// Files of shared memory that another mount has open, and when that was last in the way; the latest first.
     shared_memory_refused: Mutex<VecDeque<(String, Instant)>>,
     this: Weak<FileSystem>,
@@ -149,11 +148,8 @@ struct OpenFile {
 }
 
 impl FileSystem {
-    /// Starts to serve.
-    ///
-    /// # Errors
-    /// [`FsError::Local`]: the spool cannot be used.
-    pub fn with_backend(
+    fn start(
+        engine: Arc<dyn Upstream>,
         backend: Arc<dyn Backend>,
         options: MountOptions,
     ) -> Result<Arc<FileSystem>, FsError> {
@@ -166,34 +162,27 @@ impl FileSystem {
                 "an earlier run ended with unpublished data; `holdfast salvage` gets it out"
             );
         }
-        Ok(Arc::new_cyclic(|this: &Weak<FileSystem>| {
-            let files = this.clone();
-            backend.tell_paths(Box::new(move |handle| match files.upgrade() {
-                Some(files) => files.known_path(handle),
-                None => Vec::new(),
-            }));
-            FileSystem {
-                backend,
-                options,
-                nodes: Nodes::default(),
-                tokens: Tokens::default(),
-                spool,
-                files: Mutex::default(),
-                directories: Mutex::default(),
-                next_handle: AtomicU64::new(1),
-                frozen: OnceLock::new(),
-                root_shown: Mutex::default(),
-                saving: AtomicBool::new(false),
-                salvaging: Mutex::new(()),
-                invalidate: OnceLock::new(),
-                kernel: leases::Kernel::default(),
-                read_ahead: read_ahead::ReadAhead::default(),
-                pasts: past::PastNodes::default(),
-                guard: OnceLock::new(),
-                engine: OnceLock::new(),
-                shared_memory_refused: Mutex::default(),
-                this: this.clone(),
-            }
+        Ok(Arc::new_cyclic(|this: &Weak<FileSystem>| FileSystem {
+            backend,
+            engine,
+            options,
+            nodes: Nodes::default(),
+            tokens: Tokens::default(),
+            spool,
+            files: Mutex::default(),
+            directories: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            frozen: OnceLock::new(),
+            root_shown: Mutex::default(),
+            saving: AtomicBool::new(false),
+            salvaging: Mutex::new(()),
+            invalidate: OnceLock::new(),
+            kernel: leases::Kernel::default(),
+            read_ahead: read_ahead::ReadAhead::default(),
+            pasts: past::PastNodes::default(),
+            guard: OnceLock::new(),
+            shared_memory_refused: Mutex::default(),
+            this: this.clone(),
         }))
     }
 
@@ -226,9 +215,7 @@ impl FileSystem {
         if let Some(report) = self.frozen.get() {
             return Err(FsError::Frozen(report.clone()));
         }
-        if let Some(engine) = self.engine.get() {
-            engine.may_read()?;
-        }
+        self.engine.may_read()?;
         call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
             // Whatever was waited for, it is the caller who gave up.
             FsError::Unreachable(_) | FsError::Key(_) if interrupt::is_raised() => FsError::Interrupted,
@@ -238,19 +225,7 @@ impl FileSystem {
 
     /// A text for people on the server: alarms with what to do, or that there are none.
     pub fn status_text(&self) -> String {
-        let mut lines: Vec<String> =
-            self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
-        if self.engine.get().is_some_and(|engine| engine.is_excluded()) {
-            lines.push(
-                "STOPPED: this device was removed from the file system, or its key was replaced".to_owned(),
-            );
-        }
-        if self.engine.get().and_then(|engine| engine.head()).is_some_and(|head| head.is_stale) {
-            lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
-        }
-        if self.engine.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
-            lines.push("PAUSED: a peer that was met is silent (`holdfast evidence peers`)".to_owned());
-        }
+        let mut lines = self.engine.troubles();
         lines.extend(self.shared_memory_refusals());
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());
@@ -282,13 +257,13 @@ impl FileSystem {
         if self.options.read_only {
             return Err(FsError::ReadOnly);
         }
-        self.engine.get().map_or(Ok(()), |engine| engine.may_change())
+        self.engine.may_change()
     }
 
     /// A fresh view, in which these files are to be read.
     fn fetch(&self, files: &[Handle]) -> Result<FetchedView, FsError> {
         let at = views::now();
-        Ok(FetchedView { view: self.backend.fetch_of(files)?, at })
+        Ok(FetchedView { view: self.backend.fetch(ReadSet::of(files))?, at })
     }
 
     /// The present view of one file: the newest accepted one under a lease, else a fresh one.

@@ -2,13 +2,13 @@
 //! empty, the new place not inside what moves) is checked where the order puts the edit, so it holds against
 //! all other clients.
 
-use super::backend::{Changes, View};
+use super::edit::{LINKS_MAX, NameRemoval, drop_link, existing, writable_directory};
 use super::nodes::{InodeName, Node};
 use super::past::is_folder;
-use super::plan::{LINKS_MAX, NameRemoval, drop_link, existing, writable_directory};
 use super::program_rules::inherit;
 use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, ino_of, now_ns};
 use crate::error::FsError;
+use crate::tree::{Changes, View};
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, TARGET_BYTES_MAX};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Exists`], [`FsError::Access`], [`FsError::NotDirectory`], [`FsError::NotFound`].
     pub fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attributes, FsError> {
-        let inode = Inode::new(InodeKind::Directory, mode, self.backend.device(), now_ns());
+        let inode = Inode::new(InodeKind::Directory, mode, self.engine.me().0, now_ns());
         self.make(caller, parent, name, inode)
     }
 
@@ -55,7 +55,7 @@ impl FileSystem {
         mode: u32,
         device_number: u32,
     ) -> Result<Attributes, FsError> {
-        let mut inode = Inode::new(kind, mode, self.backend.device(), now_ns());
+        let mut inode = Inode::new(kind, mode, self.engine.me().0, now_ns());
         match kind {
             InodeKind::CharDevice | InodeKind::BlockDevice => inode.device_number = device_number,
             InodeKind::File | InodeKind::Fifo | InodeKind::Socket => {}
@@ -84,7 +84,7 @@ impl FileSystem {
         if target.is_empty() {
             return Err(FsError::NotFound);
         }
-        let mut inode = Inode::new(InodeKind::Symlink, 0o777, self.backend.device(), now_ns());
+        let mut inode = Inode::new(InodeKind::Symlink, 0o777, self.engine.me().0, now_ns());
         inode.size = target.len() as u64;
         inode.content = Content::Target(target.to_vec());
         self.make(caller, parent, name, inode)

@@ -4,15 +4,15 @@
 //! the same before and after; `link` publishes all of it together with its first name. Until then nothing of it is
 //! sent, and it is gone with its last descriptor or with this process.
 
-use super::backend::View;
 use super::compose::PublishReason;
+use super::edit::writable_directory;
 use super::nodes::Node;
-use super::plan::{OrderedResult, writable_directory};
 use super::program_rules::RULES;
 use super::state::{NameStatus, Publication, PublishEffect, content_roots};
 use super::{Attributes, Caller, FileSystem, Ino, OpenFlags, OpenReply, ino_of, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
+use crate::tree::{OrderedResult, View};
 use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl FileSystem {
                 }
                 changes.allocate(directory.principal)
             })?;
-            let mut inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
+            let mut inode = Inode::new(InodeKind::File, mode, self.engine.me().0, now_ns());
             inode.links = 0;
             let node = self.nodes.insert_unnamed(ino_of(handle), handle);
             self.enter(&node, &Arc::new(inode.clone()), &*view, flags);
@@ -113,7 +113,7 @@ impl FileSystem {
         inode.links = 1;
         inode.mode = snapshot.mode.unwrap_or(inode.mode);
         (inode.modified_ns, inode.changed_ns) = (snapshot.modified_ns, snapshot.changed_ns);
-        inode.writer = self.backend.device();
+        inode.writer = self.engine.me().0;
         let (made, view) = self.edit_with_result(told.clone(), move |changes| {
             writable_directory(changes, directory)?;
             if !changes.may_write(handle.principal) {

@@ -4,11 +4,11 @@
 //! a local user and group, by the mount's map. `chown` and `chgrp` to another principal make a copy of the file that
 //! belongs to it, by reference, and put it in the place of the name (SUNDR 4).
 
-use super::backend::Changes;
 use super::compose::PublishReason;
-use super::plan::{NameRemoval, drop_link, existing, writable_directory};
+use super::edit::{NameRemoval, drop_link, existing, writable_directory};
 use super::{Attributes, Caller, FileSystem, Ino, NOBODY, SetAttributes};
 use crate::error::FsError;
+use crate::tree::Changes;
 use holdfast_content::{Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId};
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl FileSystem {
         let (uid, gid) = (uid.filter(|uid| *uid != shown.0), gid.filter(|gid| *gid != shown.1));
         let user = uid.map(|uid| match map.users.iter().find(|(_, local)| **local == uid) {
             Some((user, _)) => Some(*user),
-            None => (uid == self.options.uid).then(|| self.backend.user()),
+            None => (uid == self.options.uid).then(|| self.engine.me().1),
         });
         let group = gid.map(|gid| match map.groups.iter().find(|(_, local)| **local == gid) {
             Some((group, _)) => Some(Some(*group)),
@@ -86,7 +86,7 @@ impl FileSystem {
             // A file that belongs to a group has no user.
             (_, Some(Some(Some(group)))) => OwnerChange::Other(PrincipalId::Group(group)),
             (Some(Some(user)), _) => OwnerChange::Other(PrincipalId::User(user)),
-            (None, Some(Some(None))) => OwnerChange::Other(PrincipalId::User(self.backend.user())),
+            (None, Some(Some(None))) => OwnerChange::Other(PrincipalId::User(self.engine.me().1)),
             (None, None) => OwnerChange::Same,
         }
     }

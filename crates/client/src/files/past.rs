@@ -16,15 +16,16 @@
 //! - who may read is decided as in the present: by the modes of then, for the owners that this mount shows now. A file
 //!   that has rules for programs, then or now, is not opened here.
 
-use super::backend::View;
 use super::directory::OpenDirectory;
 use super::views::FetchedView;
 use super::{
     Attributes, Caller, DirectoryItem, FileHandleId, FileSystem, Ino, OpenFlags, OpenReply, RULES, Rights,
     known_handle,
 };
+use crate::backend::ReadSet;
 use crate::engine::PastState;
 use crate::error::FsError;
+use crate::tree::View;
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, Membership, PrincipalId};
 use holdfast_crypto::{DigestKey, Domain, encode};
 use jiff::Timestamp;
@@ -135,7 +136,7 @@ impl FileSystem {
     }
 
     fn past_named(&self) -> Result<Arc<StateNames>, FsError> {
-        let states = self.backend.past_states()?;
+        let states = self.engine.past_states()?;
         let mut known = self.pasts.named.lock();
         if let Some(named) = &*known
             && Arc::ptr_eq(&named.of, &states)
@@ -151,7 +152,7 @@ impl FileSystem {
 
     /// The membership in force now: who the authors of names are.
     pub fn past_members(&self) -> Arc<Membership> {
-        self.backend.membership()
+        self.engine.membership()
     }
 
     /// A past state, to be read.
@@ -159,7 +160,7 @@ impl FileSystem {
     /// # Errors
     /// As [`crate::Engine::past`].
     pub fn past_view(&self, entry: &PastEntry) -> Result<Arc<dyn View>, FsError> {
-        self.backend.past(&entry.state)
+        self.engine.past(&entry.state)
     }
 
     fn past_place(&self, ino: Ino) -> Result<PastNode, FsError> {
@@ -399,7 +400,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::NotFound`]: it is in none of them; as [`FileSystem::past_entries`] and [`FileSystem::past_view`].
     pub fn past_versions(&self, path: &[u8]) -> Result<Vec<PastVersion>, FsError> {
-        let now = self.run(|| self.backend.fetch())?;
+        let now = self.run(|| self.backend.fetch(ReadSet::default()))?;
         let mut states: BTreeMap<u64, (PastEntry, Vec<String>)> = BTreeMap::new();
         for entry in self.past_entries()? {
             let is_named = entry.state.name.is_some();

@@ -6,9 +6,9 @@
 //! kernel does not say which program asks: both are done by requests to the mount's control socket. New files and
 //! directories begin with their directory's rules.
 
-use super::backend::View;
 use super::{Caller, FileSystem, Ino, OpenFlags, OpenReply};
 use crate::error::FsError;
+use crate::tree::View;
 use holdfast_content::{ATTRIBUTE_BYTES_MAX, Inode, InodeKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,13 +30,21 @@ pub struct OpenAttempt<'a> {
     pub path: String,
 }
 
+/// What a guard says of an open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenDecision {
+    /// The program may open the file.
+    Admitted,
+    /// The open has to be begun once more, so that its program can be identified.
+    Again,
+    /// The program may not open the file; the text says why.
+    Refused(String),
+}
+
 /// Asked before files with rules are opened.
 pub trait ProgramGuard: Send + Sync {
     /// Whether an open is admitted.
-    ///
-    /// # Errors
-    /// [`FsError::Access`]; [`FsError::Stale`] has the kernel begin the open again, once.
-    fn enter(&self, entering: &OpenAttempt<'_>) -> Result<(), FsError>;
+    fn enter(&self, entering: &OpenAttempt<'_>) -> OpenDecision;
 
     /// Before a file is made in this directory, whose rules it will have.
     ///
@@ -116,6 +124,9 @@ impl FileSystem {
     }
 
     /// Before a file is used: asks the guard if it has rules.
+    ///
+    /// # Errors
+    /// [`FsError::Access`]; [`FsError::LookAgain`] has the kernel begin the open once more.
     pub(super) fn ask_guard(
         &self,
         caller: &Caller,
@@ -131,7 +142,11 @@ impl FileSystem {
         };
         let entering = OpenAttempt { caller, ino, flags, rules, path: self.display_path(ino) };
         match by {
-            AccessKind::Open => guard.enter(&entering),
+            AccessKind::Open => match guard.enter(&entering) {
+                OpenDecision::Admitted => Ok(()),
+                OpenDecision::Again => Err(FsError::LookAgain),
+                OpenDecision::Refused(why) => Err(FsError::Access(why)),
+            },
             AccessKind::Name => {
                 let why = "a file with rules is not cut or extended by its name; open it for that";
                 guard.refused(&entering, why);

@@ -1,18 +1,19 @@
 //! Publishing a file's changes: content is stored first, then one edit puts it into the inode.
 
-use super::backend::{Changes, Guard};
 use super::compose::{ComposeError, PublishReason, append, compose, cut_appendix};
-use super::conflict_copies::{ConflictCopyId, Overwrite, keep_conflict_copy};
+use super::conflict_copies::{Overwrite, keep_conflict_copy};
+use super::conflict_copy_id::ConflictCopyId;
 use super::lookup::stale;
 use super::nodes::{Node, NodeState, Pages};
-use super::plan::OrderedResult;
 use super::state::{
     FileState, NameStatus, Publication, PublishEffect, Snapshot, content_digest, content_roots,
 };
 use super::{FileSystem, now_ns};
+use crate::backend::{Guard, ReadSet, UploadKind};
 use crate::error::FsError;
 use crate::interrupt;
 use crate::store::{WriteTarget, account};
+use crate::tree::{Changes, OrderedResult};
 use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::MutexGuard;
@@ -89,7 +90,7 @@ impl FileSystem {
         let Some(attempt) = attempt else { return Ok(()) };
         if attempt.told.get().is_none() {
             // Whatever was asked for before this has been decided when this is answered.
-            self.backend.fetch()?;
+            self.backend.fetch(ReadSet::default())?;
         }
         let mut state = node.state();
         let Some(file) = &mut state.file else { return Ok(()) };
@@ -117,7 +118,7 @@ impl FileSystem {
         let (new, whole) = self.new_content(node, snapshot, occasion)?;
         let handle = node.handle();
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
-        let (device, changed_ns, now_ns) = (self.backend.device(), snapshot.changed_ns, now_ns());
+        let (device, changed_ns, now_ns) = (self.engine.me().0, snapshot.changed_ns, now_ns());
         let how = Overwrite { path: self.nodes.path(node.ino), by: device, at_ns: now_ns };
         let (made, view) = self.edit_with_result(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
@@ -174,10 +175,10 @@ impl FileSystem {
         let source = self.backend.source();
         let before = snapshot.base.content.clone();
         let about = WriteTarget { handle: node.handle(), path: self.nodes.path(node.ino), before };
-        let mode = self.backend.transfer_mode();
+        let mode = self.engine.transfer_mode();
         let mut upload = match occasion {
-            PublishReason::Close => self.backend.upload(about),
-            PublishReason::Sync => self.backend.upload_awaited(about),
+            PublishReason::Close => self.backend.upload(about, UploadKind::Usual),
+            PublishReason::Sync => self.backend.upload(about, UploadKind::Awaited),
         };
         let failed = |error| self.compose_error(node, error);
         let appendix = match snapshot.appended {

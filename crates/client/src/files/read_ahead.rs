@@ -10,7 +10,8 @@
 
 use super::nodes::Node;
 use super::{FileSystem, Ino, ino_of, known_handle};
-use holdfast_content::{Content, Extents, Handle, Inode, InodeKind};
+use crate::store::ReadAheadFile;
+use holdfast_content::{Content, Extents, Inode, InodeKind};
 use lru::LruCache;
 use parking_lot::Mutex;
 use std::num::NonZeroUsize;
@@ -25,18 +26,6 @@ const STREAK_MIN: u32 = 3;
 const WINDOW_MAX: usize = 256;
 /// Larger files are fetched when they are read.
 const FILE_BYTES_MAX: u64 = 128 << 10;
-
-/// A file that is likely to be read soon.
-pub struct ReadAheadFile {
-    /// Its inode number.
-    pub ino: u64,
-    /// The file.
-    pub handle: Handle,
-    /// Its path, as far as it is known.
-    pub path: Vec<u8>,
-    /// Its content.
-    pub content: Content,
-}
 
 /// How far programs have read in the directories that were read lately.
 pub(super) struct ReadAhead(Mutex<LruCache<Ino, ReadStreak>>);
@@ -93,12 +82,12 @@ impl FileSystem {
         let from = streak.until.clone().max(name.to_vec());
         let next = view.entries(directory, Some(&from), streak.window).unwrap_or_default();
         let folder = self.nodes.path(parent);
-        let mut left = self.backend.ahead_bytes();
+        let mut left = self.engine.account().pace().ahead_bytes();
         let mut expected = Vec::new();
         for (name, entry) in next {
             let inode = match known_handle(entry.handle) {
                 Ok(handle) if entry.kind == InodeKind::File => {
-                    self.backend.want_lease(handle);
+                    self.engine.want_lease(handle);
                     view.inode(handle).ok().filter(|inode| is_small(inode)).map(|inode| (handle, inode))
                 }
                 _ => None,
@@ -116,7 +105,7 @@ impl FileSystem {
             streak.until = name;
         }
         self.read_ahead.0.lock().put(parent, streak);
-        self.backend.read_ahead(&expected);
+        self.engine.read_ahead(&expected);
     }
 }
 

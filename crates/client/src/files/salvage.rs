@@ -1,12 +1,12 @@
 //! Saves unpublished data that cannot be published: after the order of operations was found wrong, after a publication
 //! failed for good, or after a crash.
 
-use super::backend::Guard;
 use super::compose::{ComposeError, read_places};
 use super::overlay::Overlay;
 use super::spool::{LeftoverSpool, SavedInode};
 use super::state::{Changes, DataLocation, Snapshot};
 use super::{FileSystem, now_ns};
+use crate::backend::Guard;
 use crate::error::FsError;
 use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
 use jiff::Timestamp;

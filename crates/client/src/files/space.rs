@@ -93,7 +93,7 @@ impl FileSystem {
     ) -> Result<Option<u64>, FsError> {
         let there = from..from + (range.end - range.start);
         let found = seek_in(&*self.backend.source(), inode, there.clone(), to)
-            .map_err(|error| self.backend.content_error(node.handle(), self.path_of(node), inode, error))?;
+            .map_err(|error| self.engine.content_error(node.handle(), self.path_of(node), inode, error))?;
         Ok(found.map(|at| range.start + (at - from)))
     }
 
@@ -201,7 +201,7 @@ impl FileSystem {
         mut write: impl FnMut() -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         match write() {
-            Err(FsError::NoSpace) if self.backend.make_room(bytes.max(ROOM_MIN)) => write(),
+            Err(FsError::NoSpace) if self.engine.make_room(bytes.max(ROOM_MIN)) => write(),
             done => done,
         }
     }

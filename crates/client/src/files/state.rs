@@ -11,12 +11,12 @@
 //!
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
-use super::backend::Guard;
-use super::conflict_copies::ConflictCopyId;
+use super::conflict_copy_id::ConflictCopyId;
 use super::overlay::{Overlay, Piece};
-use super::plan::OrderedResult;
 use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
+use crate::backend::Guard;
 use crate::error::FsError;
+use crate::tree::OrderedResult;
 use holdfast_content::{Content, DeviceId, Extents, FILE_BYTES_MAX, Inode};
 use holdfast_crypto::{Digest, DigestKey};
 use std::fs::File;

@@ -31,8 +31,8 @@
 //! directory that was a component of a path, and was not looked up again since, belongs to the same call:
 //! rename and link look up two names.
 
-use super::backend::View;
 use super::types::Ino;
+use crate::tree::View;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

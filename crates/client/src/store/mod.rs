@@ -37,6 +37,7 @@ pub use packing::AttachedBlocks;
 pub use pinning::PinningSource;
 pub use transfer::{Link, TransferConfig, TransferMode};
 pub use upload::{UnsentBlocks, Upload, WriteTarget};
+pub use versions::ReadAheadFile;
 
 use crate::evidence::Evidence;
 use crate::interrupt::{self, Woken};

@@ -6,7 +6,6 @@ use super::fetch::Shared;
 use super::index::{FILE_CHUNKS_MAX, FileVersion};
 use super::piece_matches::Piece;
 use super::transfer::TransferMode;
-use crate::files::ReadAheadFile;
 use holdfast_content::{
     Block, BlockKind, BlockSource, Content, ContentError, ExtentMap, Extents, Handle, Reference, SourceError,
 };
@@ -16,6 +15,18 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+
+/// A file that is likely to be read soon.
+pub struct ReadAheadFile {
+    /// Its inode number.
+    pub ino: u64,
+    /// The file.
+    pub handle: Handle,
+    /// Its path, as far as it is known.
+    pub path: Vec<u8>,
+    /// Its content.
+    pub content: Content,
+}
 
 /// If more than this is missing of a file, it is fetched as it is read, as likely not all of it is.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;

@@ -2,8 +2,9 @@
 
 use super::allocate::{Allocator, Range};
 use super::base::{Base, ReadError};
+use super::layer::{NewEntries, PlanSink};
 use super::touches::{lawful_deltas, tag_of};
-use super::transaction::{NewEntries, PlanSink, Transaction, directory_mut, touch};
+use super::transaction::{Transaction, directory_mut, touch};
 use holdfast_content::{
     Change, ContentError, Entry, Handle, Inode, LiveMap, OperationStatuses, PrincipalId, Reference, Table,
     Tag, Target, directory, inode_change, target_change,

@@ -9,65 +9,17 @@
 //! behind and spoils none of the others.
 
 use super::allocate::{Allocator, Range};
-use super::base::{Base, InodeLocation, ReadError, directory_of, laid_over};
+use super::base::{Base, ReadError, directory_of, laid_over};
+use super::edit::{Changes, Edit, MakeContent};
+use super::layer::{Explain, Layer, PlanSink};
+use super::membership::MembershipChanges;
+use super::view::Names;
 use crate::error::FsError;
-use crate::store::Blocks;
 use holdfast_content::{
-    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
-    Membership, PrincipalId, Reference, Tag, UserId, directory,
+    Content, DeviceId, Entry, Handle, Inode, InodeKind, PrincipalId, Tag, UserId, directory,
 };
-use holdfast_crypto::{Digest, DigestKey, Signature};
-use holdfast_protocol::order::last_vector;
-use holdfast_protocol::structure::HandleVersion;
-use holdfast_protocol::warrant::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// A modification that can be planned on any view, as often as needed.
-///
-/// A plan must depend on nothing but the transaction it is given and the edit's own fixed parameters: no
-/// clock, no randomness. It may keep results in `self`; those of the last plan count.
-pub trait Edit: Send {
-    /// Reads through, and applies changes to, `transaction`.
-    ///
-    /// # Errors
-    /// An error means that the edit changes nothing; if the view it was found in is the one the operation is
-    /// ordered on, the caller of `modify` gets it.
-    fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError>;
-
-    /// What was planned last has its place in the order: also when its caller no longer waits, which is how one
-    /// who gave up can find out. By the time a later edit is planned, this was called or never will be.
-    fn ordered(&mut self) {}
-}
-
-impl<F: FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send> Edit for F {
-    fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError> {
-        self(transaction)
-    }
-}
-
-/// Turns what went wrong with a file's data into what the caller sees; knows about evidence.
-pub type Explain<'a> = &'a dyn Fn(Option<Handle>, &ReadError) -> FsError;
-
-/// New entries by name, each with the directory's new time; `None` removes the name.
-pub(super) type NewEntries = BTreeMap<Vec<u8>, (Option<Entry>, i64)>;
-
-/// Changes not yet declared.
-#[derive(Default)]
-pub(super) struct Layer {
-    /// New inodes; `None` for removed files.
-    pub inodes: BTreeMap<Handle, Option<Arc<Inode>>>,
-    /// New entries by directory.
-    pub entries: BTreeMap<Handle, NewEntries>,
-    /// A new membership.
-    pub members: Option<(Reference, Arc<Membership>)>,
-}
-
-impl Layer {
-    fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.entries.is_empty() && self.members.is_none()
-    }
-}
 
 /// Edits while they run on one state of the tree.
 pub struct Transaction<'a> {
@@ -97,7 +49,7 @@ impl<'a> Transaction<'a> {
             edit: Layer::default(),
             conflicts: BTreeSet::new(),
             reads: BTreeSet::new(),
-            sink: PlanSink { blocks: base.blocks.clone(), held: Vec::new() },
+            sink: PlanSink::new(base.blocks.clone()),
         }
     }
 
@@ -135,324 +87,8 @@ impl<'a> Transaction<'a> {
         self.len() == 0 && self.batch.members.is_none()
     }
 
-    /// Number of this device.
-    pub fn me(&self) -> DeviceId {
-        self.base.me
-    }
-
-    /// The user that this device belongs to.
-    pub fn user(&self) -> UserId {
-        self.base.user
-    }
-
-    /// The membership in force.
-    pub fn membership(&self) -> &Membership {
-        &self.base.membership
-    }
-
-    /// The source that blocks are read from.
-    pub fn source(&self) -> &dyn BlockSource {
-        self.base.source()
-    }
-
-    /// The sink for new blocks. They can be read back at once, and are sent only if the operation refers to them.
-    pub fn sink(&mut self) -> &mut dyn BlockSink {
-        &mut self.sink
-    }
-
-    /// Source and sink together, for functions that need both.
-    pub fn source_and_sink(&mut self) -> (&dyn BlockSource, &mut dyn BlockSink) {
-        (self.base.source(), &mut self.sink)
-    }
-
-    /// Makes content for `file` with the blocks at hand, and new ones.
-    ///
-    /// # Errors
-    /// Errors of the data itself.
-    pub fn make_content(
-        &mut self,
-        file: Handle,
-        make: impl FnOnce(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>,
-    ) -> Result<Content, FsError> {
-        make(self.base.source(), &mut self.sink)
-            .map_err(|error| (self.explain)(Some(file), &ReadError::Content(error)))
-    }
-
-    /// Whether this device may change what `principal` owns.
-    ///
-    /// # Errors
-    /// [`FsError::Access`].
-    pub fn may_write(&self, principal: PrincipalId) -> Result<(), FsError> {
-        if self.base.membership.may_write(self.base.me, principal) {
-            Ok(())
-        } else {
-            Err(FsError::Access(format!("this device may not write what belongs to {principal}")))
-        }
-    }
-
-    /// The file's inode. Of a directory it says nothing about entries, nor about changes of entries that are
-    /// pending.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] and errors of the data itself.
-    pub fn inode(&mut self, file: Handle) -> Result<Arc<Inode>, FsError> {
-        for layer in [&self.edit, &self.batch] {
-            if let Some(inode) = layer.inodes.get(&file) {
-                let inode = inode.clone().ok_or(FsError::NotFound)?;
-                return Ok(self.with_times(file, inode));
-            }
-        }
-        self.read_whole(file)?;
-        let inode = self.base.inode(file).map_err(|error| (self.explain)(Some(file), &error))?;
-        Ok(self.with_times(file, inode))
-    }
-
-    /// What a name in a directory stands for.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] or [`FsError::NotDirectory`] for the directory, errors of the data itself.
-    pub fn entry(&mut self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
-        for layer in [&self.edit, &self.batch] {
-            if let Some((entry, _)) = layer.entries.get(&directory).and_then(|names| names.get(name)) {
-                return Ok(*entry);
-            }
-        }
-        if let Some(inode) = self.staged(directory) {
-            let inode = inode.ok_or(FsError::NotFound)?;
-            return (|| {
-                let map = directory_of(&inode)?;
-                Ok(directory::lookup(self.base.source(), self.base.fates(), map, name)?.value)
-            })()
-            .map_err(|error: ReadError| (self.explain)(Some(directory), &error));
-        }
-        self.read_whole(directory)?;
-        self.conflicts.extend(self.base.touches.entry(directory, name));
-        self.base.entry(directory, name).map_err(|error| (self.explain)(Some(directory), &error))
-    }
-
-    /// At most `limit` entries after a name, in byte order; fewer only at the end.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] or [`FsError::NotDirectory`] for the directory, errors of the data itself.
-    pub fn entries(
-        &mut self,
-        directory: Handle,
-        after: Option<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Vec<u8>, Entry)>, FsError> {
-        let mut changed: BTreeMap<Vec<u8>, Option<Entry>> = BTreeMap::new();
-        for layer in [&self.batch, &self.edit] {
-            for (name, (entry, _)) in layer.entries.get(&directory).into_iter().flatten() {
-                if after.is_none_or(|after| name.as_slice() > after) {
-                    changed.insert(name.clone(), *entry);
-                }
-            }
-        }
-        // Every change can hide one stored entry.
-        let wanted = limit.saturating_add(changed.len());
-        let (stored, complete) = match self.staged(directory) {
-            Some(inode) => {
-                let inode = inode.ok_or(FsError::NotFound)?;
-                (|| {
-                    let map = directory_of(&inode)?;
-                    let listing = directory::list(self.base.source(), self.base.fates(), map, after, wanted)?;
-                    Ok((listing.entries, listing.complete))
-                })()
-                .map_err(|error: ReadError| (self.explain)(Some(directory), &error))?
-            }
-            None => {
-                self.read_whole(directory)?;
-                self.conflicts.extend(self.base.touches.entries(directory));
-                self.base
-                    .entries(directory, after, wanted)
-                    .map_err(|error| (self.explain)(Some(directory), &error))?
-            }
-        };
-        Ok(laid_over(stored, complete, changed, limit))
-    }
-
-    /// A number for a new file of `principal`.
-    ///
-    /// # Errors
-    /// [`FsError::Access`]; errors of the principal's table.
-    pub fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
-        self.may_write(principal)?;
-        loop {
-            if let Some((handle, number)) = self.allocator.take(principal) {
-                self.fresh.insert(handle, number);
-                return Ok(handle);
-            }
-            let base = self.base;
-            let mut pending = BTreeSet::new();
-            let mut is_free = |range: &Range| -> Result<bool, ReadError> {
-                let last = range.first + u64::from(range.count) - 1;
-                if let Some(tag) = base.touches.range(principal, range.first, last) {
-                    pending.insert(tag);
-                    return Ok(false);
-                }
-                let (_, table) = base.table(principal)?;
-                for number in [range.first, last] {
-                    let found = table.target(base.source(), base.fates(), number)?;
-                    if found.value.is_some() {
-                        return Ok(false);
-                    }
-                }
-                Ok(true)
-            };
-            let range = self
-                .allocator
-                .reserve(base.me, principal, &mut is_free)
-                .map_err(|error| (self.explain)(None, &error))?;
-            let Some(range) = range else { return Err(FsError::NoSpace) };
-            self.ranges.push((principal, range));
-        }
-    }
-
-    /// Writes a file's inode: a new file's, or all of an existing one's. The entries of an existing directory
-    /// are kept whatever `inode` says of them; use [`Transaction::set_entry`].
-    ///
-    /// # Errors
-    /// [`FsError::Access`], [`FsError::Invalid`].
-    pub fn set_inode(&mut self, file: Handle, mut inode: Inode) -> Result<(), FsError> {
-        self.may_write(file.principal)?;
-        inode.writer = self.base.me;
-        inode.check().map_err(|why| FsError::Invalid(why.to_string()))?;
-        self.write_whole(file)?;
-        if inode.kind == InodeKind::Directory && !self.fresh.contains_key(&file) {
-            let present = match self.staged(file) {
-                Some(staged) => staged,
-                None => match self.base.inode(file) {
-                    Ok(inode) => Some(inode),
-                    Err(ReadError::NotFound) => None,
-                    Err(error) => return Err((self.explain)(Some(file), &error)),
-                },
-            };
-            if let Some(present) = present {
-                inode.content = present.content.clone();
-            }
-        }
-        self.edit.inodes.insert(file, Some(Arc::new(inode)));
-        Ok(())
-    }
-
-    /// Removes a file's inode. Names that still lead to it become stale.
-    ///
-    /// # Errors
-    /// [`FsError::Access`].
-    pub fn remove_inode(&mut self, file: Handle) -> Result<(), FsError> {
-        self.may_write(file.principal)?;
-        self.write_whole(file)?;
-        self.edit.inodes.insert(file, None);
-        Ok(())
-    }
-
-    /// Makes, replaces or (with `None`) removes a name; `time_ns` becomes the directory's time of change unless
-    /// that is later.
-    ///
-    /// # Errors
-    /// [`FsError::Access`], [`FsError::Invalid`] for a bad name.
-    pub fn set_entry(
-        &mut self,
-        directory: Handle,
-        name: &[u8],
-        entry: Option<Entry>,
-        time_ns: i64,
-    ) -> Result<(), FsError> {
-        self.may_write(directory.principal)?;
-        directory::check_name(name).map_err(|error| FsError::Invalid(error.to_string()))?;
-        if self.staged(directory).is_none() {
-            self.read_whole(directory)?;
-            self.conflicts.extend(self.base.touches.entry(directory, name));
-        }
-        self.edit.entries.entry(directory).or_default().insert(name.to_vec(), (entry, time_ns));
-        Ok(())
-    }
-
-    /// The membership in force with the version that a change of it must have: the order gives every
-    /// operation that declares one a version, whether it takes effect or not.
-    pub fn next_membership(&self) -> Membership {
-        let mut next = Membership::clone(&self.base.membership);
-        next.version = last_vector(&self.base.view).get(PrincipalId::Members) + 1;
-        next
-    }
-
-    /// The membership in force, and under which version.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`] before the founding operation.
-    pub fn present_membership(&self) -> Result<(HandleVersion, Arc<Membership>), FsError> {
-        let (_, handle) = self.base.view.handle(PrincipalId::Members).ok_or(FsError::NotFound)?;
-        Ok((handle, self.base.membership.clone()))
-    }
-
-    /// Replaces the membership; device 0 only. To be made from [`Transaction::next_membership`].
-    ///
-    /// # Errors
-    /// [`FsError::Access`], [`FsError::Invalid`] if it may not follow the present one.
-    pub fn set_members(&mut self, membership: Membership) -> Result<(), FsError> {
-        self.may_write(PrincipalId::Members)?;
-        let mut membership = membership;
-        // The founding operation has no membership before it.
-        if self.base.view.handle(PrincipalId::Members).is_some() {
-            let version = membership.version;
-            membership = self.base.membership.succeeded_by(membership, version);
-            self.base
-                .membership
-                .validate_successor(&membership)
-                .map_err(|why| FsError::Invalid(why.to_string()))?;
-        }
-        self.conflicts.extend(self.base.touches.members());
-        let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
-        self.edit.members = Some((reference, Arc::new(membership)));
-        Ok(())
-    }
-
-    /// Replaces the membership by one that the superuser has signed off-line, in an operation that changes nothing else.
-    ///
-    /// # Errors
-    /// [`FsError::Expired`] if another change came between, [`FsError::Invalid`] if it may not follow,
-    /// [`FsError::NotPermitted`] if this device is removed by it.
-    pub fn enact(&mut self, change: &Change, signature: Signature) -> Result<(), FsError> {
-        let present = self.base.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
-        let follows = (change.version, change.follows);
-        if present.is_none_or(|present| (present.version, present.reference.address) != follows) {
-            return Err(FsError::Expired(format!(
-                "the membership has changed: this change was signed to follow version {}, and version {} is in force",
-                change.version,
-                present.map_or(0, |present| present.version)
-            )));
-        }
-        let version = last_vector(&self.base.view).get(PrincipalId::Members) + 1;
-        let membership = change.enacted(version, signature);
-        self.base
-            .membership
-            .validate_successor(&membership)
-            .map_err(|why| FsError::Invalid(why.to_string()))?;
-        if !membership.is_active(self.base.me) {
-            let why = "this device is itself removed by the change; submit it from another";
-            return Err(FsError::NotPermitted(why.to_owned()));
-        }
-        self.conflicts.extend(self.base.touches.members());
-        let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
-        self.edit.members = Some((reference, Arc::new(membership)));
-        Ok(())
-    }
-
-    /// Reads from the view as it is before this operation. Nothing is recorded, so whatever the result is used
-    /// for must be read again through the transaction.
-    pub(crate) fn read_base<T>(
-        &self,
-        read: impl FnOnce(&Base) -> Result<T, ReadError>,
-    ) -> Result<T, FsError> {
-        read(self.base).map_err(|error| (self.explain)(None, &error))
-    }
-
-    /// Where an existing file's inode lies in the view; `None` for new files.
-    ///
-    /// # Errors
-    /// Errors of the data itself.
-    pub fn place(&self, file: Handle) -> Result<Option<InodeLocation>, FsError> {
-        self.base.place(file).map_err(|error| (self.explain)(Some(file), &error))
+    fn must_write(&self, principal: PrincipalId) -> Result<(), FsError> {
+        if self.may_write(principal) { Ok(()) } else { Err(FsError::not_writable(principal)) }
     }
 
     /// The inode as changed by this operation, if it is: `Some(None)` when removed.
@@ -493,38 +129,176 @@ impl<'a> Transaction<'a> {
     }
 }
 
+impl Changes for Transaction<'_> {
+    fn me(&self) -> DeviceId {
+        self.base.me
+    }
+
+    fn user(&self) -> UserId {
+        self.base.user
+    }
+
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.base.membership.may_write(self.base.me, principal)
+    }
+
+    fn make_content(&mut self, file: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
+        make(self.base.source(), &mut self.sink)
+            .map_err(|error| (self.explain)(Some(file), &ReadError::Content(error)))
+    }
+
+    fn inode(&mut self, file: Handle) -> Result<Arc<Inode>, FsError> {
+        for layer in [&self.edit, &self.batch] {
+            if let Some(inode) = layer.inodes.get(&file) {
+                let inode = inode.clone().ok_or(FsError::NotFound)?;
+                return Ok(self.with_times(file, inode));
+            }
+        }
+        self.read_whole(file)?;
+        let inode = self.base.inode(file).map_err(|error| (self.explain)(Some(file), &error))?;
+        Ok(self.with_times(file, inode))
+    }
+
+    fn entry(&mut self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        for layer in [&self.edit, &self.batch] {
+            if let Some((entry, _)) = layer.entries.get(&directory).and_then(|names| names.get(name)) {
+                return Ok(*entry);
+            }
+        }
+        if let Some(inode) = self.staged(directory) {
+            let inode = inode.ok_or(FsError::NotFound)?;
+            return (|| {
+                let map = directory_of(&inode)?;
+                Ok(directory::lookup(self.base.source(), self.base.fates(), map, name)?.value)
+            })()
+            .map_err(|error: ReadError| (self.explain)(Some(directory), &error));
+        }
+        self.read_whole(directory)?;
+        self.conflicts.extend(self.base.touches.entry(directory, name));
+        self.base.entry(directory, name).map_err(|error| (self.explain)(Some(directory), &error))
+    }
+
+    fn entries(&mut self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        let mut changed: BTreeMap<Vec<u8>, Option<Entry>> = BTreeMap::new();
+        for layer in [&self.batch, &self.edit] {
+            for (name, (entry, _)) in layer.entries.get(&directory).into_iter().flatten() {
+                if after.is_none_or(|after| name.as_slice() > after) {
+                    changed.insert(name.clone(), *entry);
+                }
+            }
+        }
+        // Every change can hide one stored entry.
+        let wanted = limit.saturating_add(changed.len());
+        let (stored, complete) = match self.staged(directory) {
+            Some(inode) => {
+                let inode = inode.ok_or(FsError::NotFound)?;
+                (|| {
+                    let map = directory_of(&inode)?;
+                    let listing = directory::list(self.base.source(), self.base.fates(), map, after, wanted)?;
+                    Ok((listing.entries, listing.complete))
+                })()
+                .map_err(|error: ReadError| (self.explain)(Some(directory), &error))?
+            }
+            None => {
+                self.read_whole(directory)?;
+                self.conflicts.extend(self.base.touches.entries(directory));
+                self.base
+                    .entries(directory, after, wanted)
+                    .map_err(|error| (self.explain)(Some(directory), &error))?
+            }
+        };
+        Ok(laid_over(stored, complete, changed, limit))
+    }
+
+    fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
+        self.must_write(principal)?;
+        loop {
+            if let Some((handle, number)) = self.allocator.take(principal) {
+                self.fresh.insert(handle, number);
+                return Ok(handle);
+            }
+            let base = self.base;
+            let mut pending = BTreeSet::new();
+            let mut is_free = |range: &Range| -> Result<bool, ReadError> {
+                let last = range.first + u64::from(range.count) - 1;
+                if let Some(tag) = base.touches.range(principal, range.first, last) {
+                    pending.insert(tag);
+                    return Ok(false);
+                }
+                let (_, table) = base.table(principal)?;
+                for number in [range.first, last] {
+                    let found = table.target(base.source(), base.fates(), number)?;
+                    if found.value.is_some() {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            };
+            let range = self
+                .allocator
+                .reserve(base.me, principal, &mut is_free)
+                .map_err(|error| (self.explain)(None, &error))?;
+            let Some(range) = range else { return Err(FsError::NoSpace) };
+            self.ranges.push((principal, range));
+        }
+    }
+
+    fn set_inode(&mut self, file: Handle, mut inode: Inode) -> Result<(), FsError> {
+        self.must_write(file.principal)?;
+        inode.writer = self.base.me;
+        inode.check().map_err(|why| FsError::Invalid(why.to_string()))?;
+        self.write_whole(file)?;
+        if inode.kind == InodeKind::Directory && !self.fresh.contains_key(&file) {
+            let present = match self.staged(file) {
+                Some(staged) => staged,
+                None => match self.base.inode(file) {
+                    Ok(inode) => Some(inode),
+                    Err(ReadError::NotFound) => None,
+                    Err(error) => return Err((self.explain)(Some(file), &error)),
+                },
+            };
+            if let Some(present) = present {
+                inode.content = present.content.clone();
+            }
+        }
+        self.edit.inodes.insert(file, Some(Arc::new(inode)));
+        Ok(())
+    }
+
+    fn remove_inode(&mut self, file: Handle) -> Result<(), FsError> {
+        self.must_write(file.principal)?;
+        self.write_whole(file)?;
+        self.edit.inodes.insert(file, None);
+        Ok(())
+    }
+
+    fn set_entry(
+        &mut self,
+        directory: Handle,
+        name: &[u8],
+        entry: Option<Entry>,
+        time_ns: i64,
+    ) -> Result<(), FsError> {
+        self.must_write(directory.principal)?;
+        directory::check_name(name).map_err(|error| FsError::Invalid(error.to_string()))?;
+        if self.staged(directory).is_none() {
+            self.read_whole(directory)?;
+            self.conflicts.extend(self.base.touches.entry(directory, name));
+        }
+        self.edit.entries.entry(directory).or_default().insert(name.to_vec(), (entry, time_ns));
+        Ok(())
+    }
+
+    fn membership(&mut self) -> Result<MembershipChanges<'_>, FsError> {
+        let Transaction { base, explain, edit, conflicts, sink, .. } = self;
+        Ok(MembershipChanges { base, explain: *explain, edit, conflicts, sink })
+    }
+}
+
 /// Moves a directory's times forward.
 pub(super) fn touch(inode: &mut Inode, time_ns: i64) {
     inode.modified_ns = inode.modified_ns.max(time_ns);
     inode.changed_ns = inode.changed_ns.max(time_ns);
-}
-
-/// Collects a plan's new blocks, which are dropped with the plan.
-pub struct PlanSink {
-    blocks: Arc<dyn Blocks>,
-    held: Vec<Digest>,
-}
-
-impl BlockSink for PlanSink {
-    fn digest_key(&self) -> DigestKey {
-        self.blocks.digest_key()
-    }
-
-    fn put(&mut self, block: Block) -> Reference {
-        let reference = block.reference();
-        if self.blocks.hold(block) {
-            self.held.push(reference.address);
-        }
-        reference
-    }
-}
-
-impl Drop for PlanSink {
-    fn drop(&mut self) {
-        for address in &self.held {
-            self.blocks.release(address);
-        }
-    }
 }
 
 /// The entries of a directory inode, for changing.

@@ -3,7 +3,7 @@
 
 use holdfast_client::admin::{Admin, CreateConfig, Home, create_with};
 use holdfast_client::remote::Remote;
-use holdfast_client::{Edit, Engine, EngineConfig, FsError, Snapshot, StartError, Transaction, Tree};
+use holdfast_client::{Changes, Edit, Engine, EngineConfig, FsError, Snapshot, StartError, View};
 use holdfast_content::{
     BlockKind, DeviceId, Entry, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, StoredBlock,
 };
@@ -615,7 +615,7 @@ impl World {
 /// Runs an edit.
 pub fn modify(
     engine: &Engine,
-    edit: impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static,
+    edit: impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static,
 ) -> Result<Arc<Snapshot>, FsError> {
     let edit: Arc<Mutex<dyn Edit>> = Arc::new(Mutex::new(edit));
     engine.modify(edit)
@@ -626,24 +626,24 @@ pub fn create(
     directory: Handle,
     name: &str,
     bytes: &[u8],
-) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
     let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
-    move |transaction| {
-        if transaction.inode(directory)?.kind != InodeKind::Directory {
+    move |changes| {
+        if changes.inode(directory)?.kind != InodeKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        if transaction.entry(directory, &name)?.is_some() {
+        if changes.entry(directory, &name)?.is_some() {
             return Err(FsError::Exists);
         }
-        let handle = transaction.allocate(directory.principal)?;
-        let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW);
+        let handle = changes.allocate(directory.principal)?;
+        let mut inode = Inode::new(InodeKind::File, 0o644, changes.me(), NOW);
         inode.size = bytes.len() as u64;
         if !bytes.is_empty() {
             inode.content = holdfast_content::Content::Inline(bytes.clone());
         }
-        transaction.set_inode(handle, inode)?;
+        changes.set_inode(handle, inode)?;
         let entry = Entry { handle, kind: InodeKind::File };
-        transaction.set_entry(directory, &name, Some(entry), NOW)
+        changes.set_entry(directory, &name, Some(entry), NOW)
     }
 }
 
@@ -652,17 +652,17 @@ pub fn write(
     directory: Handle,
     name: &str,
     bytes: &[u8],
-) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
     let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
-    move |transaction| {
-        let entry = transaction.entry(directory, &name)?.ok_or(FsError::NotFound)?;
-        let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+    move |changes| {
+        let entry = changes.entry(directory, &name)?.ok_or(FsError::NotFound)?;
+        let mut inode = Inode::clone(&*changes.inode(entry.handle)?);
         inode.size = bytes.len() as u64;
         inode.content = match bytes.is_empty() {
             true => holdfast_content::Content::None,
             false => holdfast_content::Content::Inline(bytes.clone()),
         };
-        transaction.set_inode(entry.handle, inode)
+        changes.set_inode(entry.handle, inode)
     }
 }
 
@@ -670,12 +670,12 @@ pub fn write(
 pub fn unlink(
     directory: Handle,
     name: &str,
-) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
     let name = name.as_bytes().to_vec();
-    move |transaction| {
-        let entry = transaction.entry(directory, &name)?.ok_or(FsError::NotFound)?;
-        transaction.set_entry(directory, &name, None, NOW)?;
-        transaction.remove_inode(entry.handle)
+    move |changes| {
+        let entry = changes.entry(directory, &name)?.ok_or(FsError::NotFound)?;
+        changes.set_entry(directory, &name, None, NOW)?;
+        changes.remove_inode(entry.handle)
     }
 }
 

@@ -2,7 +2,7 @@
 //! engine checks again where the change is ordered.
 
 use super::Change;
-use holdfast_client::{Engine, Tree};
+use holdfast_client::{Engine, View};
 use holdfast_content::{self as content, GROUP_DEPTH_MAX, GroupId, Handle, Member, UserId};
 use holdfast_crypto::PublicKey;
 use holdfast_failure::{Exit, Failure, Outcome};

@@ -2,7 +2,7 @@
 
 use crate::mounts::settings::MountSettings;
 use holdfast_client::FsError;
-use holdfast_client::files::{Ino, OpenAdmission, OpenAttempt};
+use holdfast_client::files::{Ino, OpenAdmission, OpenAttempt, OpenDecision};
 use holdfast_program_identity::guard::{Admission, Decision, Guard, OpenRequest, Settings};
 use holdfast_program_identity::manifest;
 use holdfast_program_identity::rules::Rights;
@@ -41,11 +41,11 @@ fn open_request<'a>(entering: &'a OpenAttempt<'_>) -> OpenRequest<'a> {
 }
 
 impl holdfast_client::files::ProgramGuard for ProgramGuard {
-    fn enter(&self, entering: &OpenAttempt<'_>) -> Result<(), FsError> {
+    fn enter(&self, entering: &OpenAttempt<'_>) -> OpenDecision {
         match self.0.open(&open_request(entering)) {
-            Decision::Admitted => Ok(()),
-            Decision::Retry => Err(FsError::Stale),
-            Decision::Refused(why) => Err(FsError::Access(why)),
+            Decision::Admitted => OpenDecision::Admitted,
+            Decision::Retry => OpenDecision::Again,
+            Decision::Refused(why) => OpenDecision::Refused(why),
         }
     }
 

@@ -181,7 +181,11 @@ impl Chaos {
             }
             Refusal::Start(StartError::StateMissing { .. }) if who == CAROL => Ok(()),
             Refusal::Call(
-                FsError::Integrity(_) | FsError::Unreachable(_) | FsError::Stale | FsError::Refused(_),
+                FsError::Integrity(_)
+                | FsError::Unreachable(_)
+                | FsError::Stale
+                | FsError::LookAgain
+                | FsError::Refused(_),
             )
             | Refusal::Start(StartError::Unreachable(_)) => Ok(()),
             other => Err(format!("client {who} is refused in a way of its own: {other:?}")),

@@ -6,7 +6,7 @@ use super::oracle::{Bytes, Call, Event, Files, Outcome, Tree};
 use super::world::{Habits, Image, Link, Machine, Mount, NOW_NS, Refusal, Server, server_key};
 use holdfast_client::admin::{Admin, CreateConfig, Home, create_with};
 use holdfast_client::remote::Remote;
-use holdfast_client::{FsError, Transaction};
+use holdfast_client::{Changes, FsError};
 use holdfast_content::{DeviceId, Entry, GroupId, Inode, InodeKind};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerKeys, ViewReply};
@@ -245,14 +245,14 @@ fn extra(number: usize) -> String {
 
 /// Empty files, all in one operation.
 fn add_extras(mount: &Mount) -> Result<(), FsError> {
-    let edit = |transaction: &mut Transaction<'_>| {
+    let edit = |changes: &mut dyn Changes| {
         let root = holdfast_content::Handle::ROOT;
-        let team = transaction.entry(root, b"team")?.ok_or(FsError::NotFound)?.handle;
+        let team = changes.entry(root, b"team")?.ok_or(FsError::NotFound)?.handle;
         for number in 0..EXTRAS {
-            let handle = transaction.allocate(team.principal)?;
-            transaction.set_inode(handle, Inode::new(InodeKind::File, 0o644, transaction.me(), NOW_NS))?;
+            let handle = changes.allocate(team.principal)?;
+            changes.set_inode(handle, Inode::new(InodeKind::File, 0o644, changes.me(), NOW_NS))?;
             let entry = Entry { handle, kind: InodeKind::File };
-            transaction.set_entry(team, extra(number).as_bytes(), Some(entry), NOW_NS)?;
+            changes.set_entry(team, extra(number).as_bytes(), Some(entry), NOW_NS)?;
         }
         Ok(())
     };

@@ -6,7 +6,7 @@ use super::witness::Witness;
 use super::world::{Habits, Image, Liar, Link, Machine, Mount, NOW_NS, Refusal, Server};
 use crate::order::ledger::Ledger;
 use holdfast_client::admin::Admin;
-use holdfast_client::{FsError, Transaction};
+use holdfast_client::{Changes, FsError};
 use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind};
 use holdfast_protocol::leases::LeaseGrant;
 use holdfast_protocol::message::{Request, Response, ViewReply};
@@ -270,13 +270,13 @@ impl Stage {
             }),
         );
         let folder = if in_team { "team" } else { NAMES[who] };
-        let edit = move |transaction: &mut Transaction<'_>| {
-            let home = transaction.entry(Handle::ROOT, folder.as_bytes())?.ok_or(FsError::NotFound)?.handle;
-            let handle = transaction.allocate(home.principal)?;
-            let file = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW_NS);
-            transaction.set_inode(handle, file)?;
+        let edit = move |changes: &mut dyn Changes| {
+            let home = changes.entry(Handle::ROOT, folder.as_bytes())?.ok_or(FsError::NotFound)?.handle;
+            let handle = changes.allocate(home.principal)?;
+            let file = Inode::new(InodeKind::File, 0o644, changes.me(), NOW_NS);
+            changes.set_inode(handle, file)?;
             let entry = Entry { handle, kind: InodeKind::File };
-            transaction.set_entry(home, b"pending", Some(entry), NOW_NS)
+            changes.set_entry(home, b"pending", Some(entry), NOW_NS)
         };
         let mount = self.mounts[who].as_ref().expect("it is mounted");
         let made = mount.engine.modify(Arc::new(Mutex::new(edit)));

@@ -18,7 +18,7 @@ use crate::engine::shared::Shared;
 use crate::engine::snapshot::Snapshot;
 use crate::error::FsError;
 use crate::evidence::now_ns;
-use crate::tree::{Edit, Transaction, Tree};
+use crate::tree::{Changes, Edit, View};
 use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, PrincipalId};
 use holdfast_protocol::peers::Change;
 use parking_lot::Mutex;
@@ -144,42 +144,42 @@ fn edit(shared: &Shared, record: Record) -> Arc<Mutex<dyn Edit>> {
     let base = shared.latest.read().base.clone();
     let user = base.membership.users.get(&base.user).map_or_else(String::new, |user| user.name.clone());
     let (text, at_ns) = (record.to_text().into_bytes(), now_ns());
-    Arc::new(Mutex::new(move |transaction: &mut Transaction<'_>| {
-        let home = transaction.entry(Handle::ROOT, user.as_bytes())?.ok_or(FsError::NotFound)?;
+    Arc::new(Mutex::new(move |changes: &mut dyn Changes| {
+        let home = changes.entry(Handle::ROOT, user.as_bytes())?.ok_or(FsError::NotFound)?;
         let mut folder = home.handle;
         for name in FOLDERS {
-            folder = match transaction.entry(folder, name)? {
+            folder = match changes.entry(folder, name)? {
                 Some(Entry { handle, kind: InodeKind::Directory }) => handle,
                 Some(_) => return Err(FsError::NotDirectory),
                 None => {
-                    let inode = Inode::new(InodeKind::Directory, 0o755, transaction.me(), at_ns);
-                    make(transaction, folder, name, inode, at_ns)?
+                    let inode = Inode::new(InodeKind::Directory, 0o755, changes.me(), at_ns);
+                    make(changes, folder, name, inode, at_ns)?
                 }
             };
         }
-        let name = transaction.me().0.to_string();
-        let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), at_ns);
+        let name = changes.me().0.to_string();
+        let mut inode = Inode::new(InodeKind::File, 0o644, changes.me(), at_ns);
         inode.size = text.len() as u64;
         inode.content = Content::Inline(text.clone());
-        match transaction.entry(folder, name.as_bytes())? {
-            Some(Entry { handle, kind: InodeKind::File }) => transaction.set_inode(handle, inode),
+        match changes.entry(folder, name.as_bytes())? {
+            Some(Entry { handle, kind: InodeKind::File }) => changes.set_inode(handle, inode),
             Some(_) => Err(FsError::Exists),
-            None => make(transaction, folder, name.as_bytes(), inode, at_ns).map(drop),
+            None => make(changes, folder, name.as_bytes(), inode, at_ns).map(drop),
         }
     }))
 }
 
 fn make(
-    transaction: &mut Transaction<'_>,
+    changes: &mut dyn Changes,
     folder: Handle,
     name: &[u8],
     inode: Inode,
     at_ns: i64,
 ) -> Result<Handle, FsError> {
-    let handle = transaction.allocate(PrincipalId::User(transaction.user()))?;
+    let handle = changes.allocate(PrincipalId::User(changes.user()))?;
     let kind = inode.kind;
-    transaction.set_inode(handle, inode)?;
-    transaction.set_entry(folder, name, Some(Entry { handle, kind }), at_ns)?;
+    changes.set_inode(handle, inode)?;
+    changes.set_entry(folder, name, Some(Entry { handle, kind }), at_ns)?;
     Ok(handle)
 }
 

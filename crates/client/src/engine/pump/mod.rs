@@ -19,9 +19,10 @@ mod take_up;
 
 pub(super) use take_up::TakeUp;
 
-use super::queue::{Job, NextWork, ReadSet};
+use super::queue::{Job, NextWork};
 use super::settle::ParkedRequests;
 use super::shared::{Shared, stopped};
+use crate::backend::ReadSet;
 use crate::error::FsError;
 use crate::evidence::now_ns;
 use crate::state::StateLog;

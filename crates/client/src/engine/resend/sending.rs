@@ -5,15 +5,15 @@ use super::lost_work::{self, LostWork};
 use super::planning::{ResendPlan, pieces, plan};
 use super::watching::{GLANCE, RestoreWatch};
 use super::{Resend, ResendReport, TOLD_MAX};
+use crate::backend::ReadSet;
 use crate::engine::queue::QueueHold;
-use crate::engine::queue::ReadSet;
 use crate::engine::shared::Shared;
 use crate::error::FsError;
 use crate::evidence::now_ns;
-use crate::files::{NetChange, Outcome, PlanEdit, Record, Replay, ReplayKind, Sender, content_digest};
+use crate::files::{NetChange, Outcome, Record, Replay, ReplayKind, Sender, content_digest};
 use crate::statement::Branch;
 use crate::store::WriteTarget;
-use crate::tree::{Base, Edit, ReadError};
+use crate::tree::{Base, ReadError};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, ContentError, Handle, Inode, InodeKind, Membership,
     PrincipalId, Reference, SourceError,
@@ -250,8 +250,7 @@ impl Resend {
                 name: name.unwrap_or_else(|| format!("device {}", shared.me.0)),
             };
             let replay = Arc::new(Mutex::new(Replay::new(net.clone(), sender, Vec::new(), ReplayKind::Lost)));
-            let edit: Arc<Mutex<dyn Edit>> = Arc::new(Mutex::new(PlanEdit(replay.clone())));
-            let made = shared.modify_first(edit).and_then(|snapshot| snapshot.committed());
+            let made = shared.modify_first(replay.clone()).and_then(|snapshot| snapshot.committed());
             let outcome = std::mem::take(&mut replay.lock().outcome);
             match made {
                 // An attempt whose answer did not come may have made it.

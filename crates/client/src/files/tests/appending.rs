@@ -109,8 +109,7 @@ fn what_is_appended_meanwhile_moves_along() {
                 let file = file.unwrap();
                 std::fs::copy(file.path(), killed.path().join("spool").join(file.file_name())).unwrap();
             }
-            let next =
-                FileSystem::with_backend(world.memory(1, &[]), memory::options(killed.path())).unwrap();
+            let next = FileSystem::with_engine(world.memory(1, &[]), memory::options(killed.path())).unwrap();
             let saved = next.save_unsaved("killed").unwrap().unwrap();
             let bytes = std::fs::read(saved.folder.join(&saved.files[0].saved_as)).unwrap();
             assert!(saved.files.len() == 1 && bytes == whole);

@@ -226,7 +226,7 @@ fn the_oldest_go_first() {
     let conflict = |number: usize| {
         let path = number.to_string().into_bytes();
         let how = Overwrite { path, by: DeviceId(1), at_ns: number as i64 + 1 };
-        let keep = move |changes: &mut dyn backend::Changes| {
+        let keep = move |changes: &mut dyn crate::tree::Changes| {
             let present = changes.inode(file)?;
             keep_conflict_copy(changes, file, &present, &how)
         };

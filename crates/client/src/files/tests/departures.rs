@@ -198,7 +198,7 @@ fn chown_to_the_owner_shown() {
 
     let owners = OwnerMap { unmapped: UnmappedOwner::Ignore, ..OwnerMap::default() };
     let options = MountOptions { owners, ..super::memory::options(client.dir.path()) };
-    let lenient = FileSystem::with_backend(client.memory.clone(), options).unwrap();
+    let lenient = FileSystem::with_engine(client.memory.clone(), options).unwrap();
     let both = SetAttributes { uid: Some(0), gid: Some(5), mode: Some(0o600), ..SetAttributes::default() };
     let after = lenient.setattr(&WHO, ino, both, None).unwrap();
     assert_eq!((after.uid, after.gid, after.mode, after.ino), (1000, 1000, 0o600, ino));
@@ -212,7 +212,7 @@ fn mapped(client: &Client) -> Arc<FileSystem> {
         unmapped: UnmappedOwner::Refuse,
     };
     let options = MountOptions { owners, ..super::memory::options(&client.dir.path().join("mapped")) };
-    FileSystem::with_backend(client.memory.clone(), options).unwrap()
+    FileSystem::with_engine(client.memory.clone(), options).unwrap()
 }
 
 /// Proves: a mount shows owners by its map; what is not mapped is the mounting user's, or nobody's.
@@ -390,7 +390,7 @@ fn read_only_mounts() {
     let client = world.client(1, &[]);
     let ino = write_file(&client, b"f", b"x");
     let options = MountOptions { read_only: true, ..super::memory::options(client.dir.path()) };
-    let mount = FileSystem::with_backend(client.memory.clone(), options).unwrap();
+    let mount = FileSystem::with_engine(client.memory.clone(), options).unwrap();
     let read_only = |result: Result<(), FsError>| matches!(result, Err(FsError::ReadOnly));
     assert!(read_only(mount.mkdir(&WHO, Ino::ROOT, b"d", 0o755).map(drop)));
     assert!(read_only(mount.unlink(&WHO, Ino::ROOT, b"f")));

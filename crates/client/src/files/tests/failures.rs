@@ -162,7 +162,7 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     let world = World::new();
     let dir = tempfile::tempdir().unwrap();
     let memory = world.memory(1, &[]);
-    let files = FileSystem::with_backend(memory, options(dir.path())).unwrap();
+    let files = FileSystem::with_engine(memory, options(dir.path())).unwrap();
     let (_, handle) = create(&files, Ino::ROOT, b"f");
     put(&files, handle, 0, &[1; 3_000_000]);
     files.fsync(handle).unwrap();
@@ -188,7 +188,7 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     // Killed: nothing of it runs any more, not even destructors.
     std::mem::forget(files);
 
-    let next = FileSystem::with_backend(world.memory(2, &[]), options(dir.path())).unwrap();
+    let next = FileSystem::with_engine(world.memory(2, &[]), options(dir.path())).unwrap();
     let saved = next.save_unsaved("after a crash").unwrap().unwrap();
     let file = saved.files.iter().find(|file| file.path == "f").unwrap();
     assert!(file.from_earlier_run && file.missing.is_empty());
@@ -208,7 +208,7 @@ fn a_killed_client_leaves_its_data_to_salvage() {
 fn salvage_says_what_is_missing() {
     let world = World::new();
     let dir = tempfile::tempdir().unwrap();
-    let files = FileSystem::with_backend(world.memory(1, &[]), options(dir.path())).unwrap();
+    let files = FileSystem::with_engine(world.memory(1, &[]), options(dir.path())).unwrap();
     let (_, handle) = create(&files, Ino::ROOT, b"f");
     put(&files, handle, 0, &[1; 50_000]);
     files.fsync(handle).unwrap();
@@ -221,7 +221,7 @@ fn salvage_says_what_is_missing() {
         .map(|address| (address, world.blocks.remove(&address).unwrap()))
         .collect();
 
-    let next = FileSystem::with_backend(world.memory(2, &[]), options(dir.path())).unwrap();
+    let next = FileSystem::with_engine(world.memory(2, &[]), options(dir.path())).unwrap();
     let first = next.save_unsaved("the server is gone").unwrap().unwrap();
     assert_eq!(first.files[0].missing, [(0, 49_000), (49_008, 50_000)]);
     let content = std::fs::read(first.folder.join(&first.files[0].saved_as)).unwrap();

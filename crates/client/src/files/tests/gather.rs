@@ -4,7 +4,8 @@ use super::memory::{Barrier, Memory, journal_options, options};
 use super::tools::WHO;
 use super::write_back::{find, get, mkdir, names, noise, put, read, rename, unlink};
 use super::*;
-use crate::files::backend::{Changes, Plan};
+use crate::backend::Backend;
+use crate::tree::{Changes, Edit};
 use holdfast_content::{DeviceId, Entry};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -287,7 +288,7 @@ struct Name {
     made: Option<Handle>,
 }
 
-impl Plan for Name {
+impl Edit for Name {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         let handle = changes.allocate(self.directory.principal)?;
         changes.set_inode(handle, Inode::new(InodeKind::File, 0o644, DeviceId(1), 0))?;
@@ -355,7 +356,6 @@ fn large_files_go_straight() {
     let flags = OpenFlags { write: true, ..OpenFlags::READ_WRITE };
     let opened = mine.files.open(&WHO, find(&mine.files, "small").unwrap(), flags).unwrap();
     mine.files.write(opened.handle, 0, &noise(3, 300_000), WriteSource::Call).unwrap();
-    use super::super::backend::Backend;
     let about = crate::store::WriteTarget {
         handle: holdfast_content::Handle::ROOT,
         path: Vec::new(),
@@ -365,7 +365,7 @@ fn large_files_go_straight() {
         let key = holdfast_crypto::DigestKey::WELL_KNOWN;
         holdfast_content::Block::new(&key, holdfast_content::BlockKind::Chunk, Vec::new(), noise(seed, 9000))
     };
-    let mut upload = mine.back.upload(about);
+    let mut upload = mine.back.upload(about, crate::backend::UploadKind::Usual);
     let reference = upload.put(block(9));
     let guard = upload.finish(None).unwrap();
     assert!(!world.blocks.addresses().contains(&reference.address));
@@ -421,7 +421,7 @@ fn the_server_goes_away() {
     let next = tempfile::tempdir().unwrap();
     let memory = world.memory(1, &[]);
     let back = WriteBack::start(memory.clone(), patient).unwrap();
-    let files = FileSystem::with_backend(back.clone(), options(next.path())).unwrap();
+    let files = FileSystem::with_write_back(back.clone(), options(next.path())).unwrap();
     assert!(back.settle(NEVER).unwrap(), "{:?}", back.status());
     assert_eq!(read(&files, "acknowledged").unwrap(), noise(1, 5000));
     assert_eq!(get(&other, "acknowledged").unwrap(), noise(1, 5000));

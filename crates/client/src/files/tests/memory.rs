@@ -2,11 +2,14 @@
 //! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
 //! show.
 
-use super::super::backend::{Backend, Changes, Guard, LeasedView, MakeContent, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
-use crate::engine::{LockTarget, LookHook, Notice};
+use crate::backend::{
+    Backend, Guard, LeasedView, LockTarget, LookHook, ReadSet, Upload, UploadKind, Upstream,
+};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::store::WriteTarget;
+use crate::store::account::Account;
+use crate::tree::{Changes, Edit, MakeContent, Names, View};
 use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
     MemoryBlocks, PrincipalId, Reference, SourceError, UserId,
@@ -79,6 +82,7 @@ pub struct Memory {
     /// What others do once a view has found that this file is in their hands: it waits, and goes on as a later one.
     pub meanwhile: Meanwhile,
     wants_exclusive: AtomicBool,
+    account: Account,
 }
 
 pub type Meanwhile = Arc<Mutex<Option<(Handle, Box<dyn FnOnce() + Send>)>>>;
@@ -204,7 +208,7 @@ impl World {
     pub fn client(self: &Arc<World>, device: u32, also: &[PrincipalId]) -> Client {
         let dir = tempfile::tempdir().unwrap();
         let memory = self.memory(device, also);
-        let files = FileSystem::with_backend(memory.clone(), options(dir.path())).unwrap();
+        let files = FileSystem::with_engine(memory.clone(), options(dir.path())).unwrap();
         Client { files, memory, dir }
     }
 
@@ -226,6 +230,7 @@ impl World {
             before_look: OnceLock::new(),
             leases: Mutex::new(None),
             wants_exclusive: AtomicBool::new(false),
+            account: Account::default(),
         })
     }
 
@@ -247,7 +252,7 @@ impl World {
     ) -> (Arc<FileSystem>, Arc<Memory>, Arc<WriteBack>) {
         let memory = self.memory(device, &[]);
         let back = WriteBack::start(memory.clone(), options).unwrap();
-        let files = FileSystem::with_backend(back.clone(), self::options(dir)).unwrap();
+        let files = FileSystem::with_write_back(back.clone(), self::options(dir)).unwrap();
         (files, memory, back)
     }
 
@@ -257,7 +262,7 @@ impl World {
         let mut memory = Arc::into_inner(self.memory(device, also)).unwrap();
         memory.writes.remove(&SHARED);
         let memory = Arc::new(memory);
-        let files = FileSystem::with_backend(memory.clone(), options(dir.path())).unwrap();
+        let files = FileSystem::with_engine(memory.clone(), options(dir.path())).unwrap();
         Client { files, memory, dir }
     }
 
@@ -330,7 +335,7 @@ impl Memory {
     }
 
     fn changes<'a>(&'a self, tree: &'a mut Tree) -> MemoryChanges<'a> {
-        MemoryChanges { tree, writes: &self.writes, blocks: &self.world.blocks }
+        MemoryChanges { memory: self, tree }
     }
 
     fn accept(&self, tree: Arc<Tree>) -> Arc<dyn View> {
@@ -378,7 +383,7 @@ impl Memory {
 }
 
 impl Backend for Memory {
-    fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
+    fn fetch(&self, _: ReadSet) -> Result<Arc<dyn View>, FsError> {
         let _looking = self.before_look.get().map(|begin| begin()).transpose()?;
         self.fetches.fetch_add(1, Ordering::SeqCst);
         let gate = self.look_gate.lock().take();
@@ -389,11 +394,7 @@ impl Backend for Memory {
         Ok(self.accept(tree))
     }
 
-    fn before_look(&self, hook: LookHook) {
-        let _ = self.before_look.set(hook);
-    }
-
-    fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
+    fn modify(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<dyn View>, FsError> {
         self.edits.fetch_add(1, Ordering::SeqCst);
         self.gate.pass();
         self.ask()?;
@@ -403,11 +404,11 @@ impl Backend for Memory {
         // Once in vain, on a base that is then refused; its outcome must not matter.
         let mut vain = planned.clone();
         vain.next.values_mut().for_each(|next| *next += 7);
-        let _ = plan.lock().plan(&mut self.changes(&mut vain));
-        plan.lock().plan(&mut self.changes(&mut planned))?;
+        let _ = edit.lock().plan(&mut self.changes(&mut vain));
+        edit.lock().plan(&mut self.changes(&mut planned))?;
         planned.position += 1;
         *tree = Arc::new(planned);
-        plan.lock().ordered();
+        edit.lock().ordered();
         match &*self.late.lock() {
             Some(error) => Err(error.clone()),
             None => Ok(self.accept(tree.clone())),
@@ -425,43 +426,12 @@ impl Backend for Memory {
         files.iter().all(is_held).then(|| LeasedView { view: self.latest(), stamp: 0 })
     }
 
-    fn exclusive(&self) -> Option<Duration> {
-        self.holds_exclusively(&[]).then_some(Duration::from_secs(10))
-    }
-
-    fn has_delegation(&self) -> bool {
-        self.holds_exclusively(&[]) && self.world.delegation.lock().files.is_none()
-    }
-
-    fn holds_exclusively(&self, files: &[Handle]) -> bool {
-        let delegation = self.world.delegation.lock();
-        let has = |file: &Handle| delegation.files.as_ref().is_none_or(|held| held.contains(file));
-        delegation.holder.as_ref().is_some_and(|(holder, _)| *holder == self.device) && files.iter().all(has)
-    }
-
-    fn want_exclusive(&self, wanted: bool) {
-        self.wants_exclusive.store(wanted, Ordering::SeqCst);
-    }
-
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
         Arc::new(WorldBlocks(self.world.clone()))
     }
 
-    fn upload(&self, _: WriteTarget) -> Box<dyn Upload + '_> {
+    fn upload(&self, _: WriteTarget, _: UploadKind) -> Box<dyn Upload + '_> {
         Box::new(MemoryUpload(self))
-    }
-
-    fn membership(&self) -> Arc<holdfast_content::Membership> {
-        let nobody = holdfast_crypto::SigningKey::from_seed(&[9; 32]).public();
-        Arc::new(holdfast_content::Membership::founding("test", "root", nobody))
-    }
-
-    fn device(&self) -> DeviceId {
-        self.device
-    }
-
-    fn user(&self) -> UserId {
-        UserId::SUPERUSER
     }
 
     fn flush_commits(&self) -> Result<(), FsError> {
@@ -469,22 +439,6 @@ impl Backend for Memory {
         match &*self.commit_fault.lock() {
             Some(fault) => Err(fault.clone()),
             None => self.ask(),
-        }
-    }
-
-    fn content_error(&self, handle: Handle, _: String, _: &Inode, error: ContentError) -> FsError {
-        match error {
-            ContentError::Source(SourceError::Missing(_)) => FsError::Stale,
-            ContentError::Source(SourceError::Unreachable(_, why)) => FsError::Unreachable(why),
-            other => FsError::Integrity(Arc::new(IntegrityReport {
-                file: Some(handle),
-                path: None,
-                what: other.to_string(),
-                missing: Default::default(),
-                noticed_ns: 0,
-                last_good_operation: 1,
-                evidence: None,
-            })),
         }
     }
 
@@ -507,28 +461,77 @@ impl Backend for Memory {
         }
     }
 
-    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
-        let (holder, attempt) = self.lock_attempt(place, Some(mode), false);
-        Ok(self.world.locks.lock().test(holder, &attempt, 0).map(|conflict| lock_holder(&conflict)))
-    }
-
     fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
         let (holder, attempt) = self.lock_attempt(place, None, false);
         self.world.locks.lock().request(holder, &attempt, 0);
         self.world.lock_changes.notify_all();
         Ok(())
     }
+}
+
+impl Upstream for Memory {
+    fn me(&self) -> (DeviceId, UserId) {
+        (self.device, UserId::SUPERUSER)
+    }
+
+    fn account(&self) -> &Account {
+        &self.account
+    }
+
+    fn membership(&self) -> Arc<holdfast_content::Membership> {
+        let nobody = holdfast_crypto::SigningKey::from_seed(&[9; 32]).public();
+        Arc::new(holdfast_content::Membership::founding("test", "root", nobody))
+    }
+
+    fn content_error(&self, handle: Handle, _: String, _: &Inode, error: ContentError) -> FsError {
+        match error {
+            ContentError::Source(SourceError::Missing(_)) => FsError::Stale,
+            ContentError::Source(SourceError::Unreachable(_, why)) => FsError::Unreachable(why),
+            other => FsError::Integrity(Arc::new(IntegrityReport {
+                file: Some(handle),
+                path: None,
+                what: other.to_string(),
+                missing: Default::default(),
+                noticed_ns: 0,
+                last_good_operation: 1,
+                evidence: None,
+            })),
+        }
+    }
+
+    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+        let (holder, attempt) = self.lock_attempt(place, Some(mode), false);
+        Ok(self.world.locks.lock().test(holder, &attempt, 0).map(|conflict| lock_holder(&conflict)))
+    }
 
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
         self.world.locks.lock().holds(Holder { session: self.session(), owner }, file, space)
     }
 
-    fn notices(&self) -> Vec<Notice> {
-        Vec::new()
-    }
-
     fn is_reachable(&self) -> bool {
         !matches!(&*self.fault.lock(), Some(FsError::Unreachable(_)))
+    }
+
+    fn before_look(&self, hook: LookHook) {
+        let _ = self.before_look.set(hook);
+    }
+
+    fn want_exclusive(&self, wanted: bool) {
+        self.wants_exclusive.store(wanted, Ordering::SeqCst);
+    }
+
+    fn exclusive(&self) -> Option<Duration> {
+        self.holds_exclusively(&[]).then_some(Duration::from_secs(10))
+    }
+
+    fn has_delegation(&self) -> bool {
+        self.holds_exclusively(&[]) && self.world.delegation.lock().files.is_none()
+    }
+
+    fn holds_exclusively(&self, files: &[Handle]) -> bool {
+        let delegation = self.world.delegation.lock();
+        let has = |file: &Handle| delegation.files.as_ref().is_none_or(|held| held.contains(file));
+        delegation.holder.as_ref().is_some_and(|(holder, _)| *holder == self.device) && files.iter().all(has)
     }
 }
 
@@ -642,14 +645,13 @@ impl View for MemoryView {
 }
 
 struct MemoryChanges<'a> {
+    memory: &'a Memory,
     tree: &'a mut Tree,
-    writes: &'a BTreeSet<PrincipalId>,
-    blocks: &'a MemoryBlocks,
 }
 
 impl MemoryChanges<'_> {
     fn check(&self, principal: PrincipalId) -> Result<(), FsError> {
-        match self.writes.contains(&principal) {
+        match self.may_write(principal) {
             true => Ok(()),
             false => Err(FsError::Access(principal.to_string())),
         }
@@ -657,6 +659,14 @@ impl MemoryChanges<'_> {
 }
 
 impl Changes for MemoryChanges<'_> {
+    fn me(&self) -> DeviceId {
+        self.memory.device
+    }
+
+    fn user(&self) -> UserId {
+        UserId::SUPERUSER
+    }
+
     fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError> {
         self.tree.inodes.get(&handle).cloned().ok_or(FsError::NotFound)
     }
@@ -669,8 +679,8 @@ impl Changes for MemoryChanges<'_> {
         self.tree.list(directory, after, limit)
     }
 
-    fn may_write(&mut self, principal: PrincipalId) -> bool {
-        self.writes.contains(&principal)
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.memory.writes.contains(&principal)
     }
 
     fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
@@ -717,7 +727,7 @@ impl Changes for MemoryChanges<'_> {
     }
 
     fn make_content(&mut self, _: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
-        let mut sink = self.blocks;
-        make(self.blocks, &mut sink).map_err(|error| FsError::Invalid(error.to_string()))
+        let blocks = &self.memory.world.blocks;
+        make(blocks, &mut { blocks }).map_err(|error| FsError::Invalid(error.to_string()))
     }
 }

@@ -119,7 +119,7 @@ fn a_crash_leaves_nothing_of_it() {
     put(&client, handle, 0, b"first");
     put(&client, handle, 10, b"second");
     assert_eq!(spooled(&client), 2);
-    let next = FileSystem::with_backend(client.memory.clone(), memory::options(client.dir.path())).unwrap();
+    let next = FileSystem::with_engine(client.memory.clone(), memory::options(client.dir.path())).unwrap();
     assert!(next.save_unsaved("killed").unwrap().is_none());
     assert_eq!(spooled(&client), 0, "its files were removed");
 
@@ -127,7 +127,7 @@ fn a_crash_leaves_nothing_of_it() {
     put(&client, second, 0, b"first");
     client.link(&WHO, named, Ino::ROOT, b"f").unwrap();
     put(&client, second, 5, b" and second");
-    let next = FileSystem::with_backend(client.memory.clone(), memory::options(client.dir.path())).unwrap();
+    let next = FileSystem::with_engine(client.memory.clone(), memory::options(client.dir.path())).unwrap();
     let saved = next.save_unsaved("killed").unwrap().unwrap();
     let bytes = std::fs::read(saved.folder.join(&saved.files[0].saved_as)).unwrap();
     assert_eq!(
@@ -148,6 +148,6 @@ fn where_it_cannot_be_made() {
     assert!(matches!(make(&client, file), Err(FsError::NotDirectory)));
     assert!(matches!(make(&world.stranger(2, &[]), Ino::ROOT), Err(FsError::Access(_))));
     let options = MountOptions { read_only: true, ..memory::options(client.dir.path()) };
-    let mount = FileSystem::with_backend(client.memory.clone(), options).unwrap();
+    let mount = FileSystem::with_engine(client.memory.clone(), options).unwrap();
     assert!(matches!(make(&mount, Ino::ROOT), Err(FsError::ReadOnly)));
 }

@@ -35,9 +35,12 @@ impl Porter {
 }
 
 impl ProgramGuard for Porter {
-    fn enter(&self, entering: &OpenAttempt<'_>) -> Result<(), FsError> {
+    fn enter(&self, entering: &OpenAttempt<'_>) -> OpenDecision {
         self.note("open", entering);
-        if entering.flags.write { Err(FsError::Access("reading only".into())) } else { Ok(()) }
+        match entering.flags.write {
+            true => OpenDecision::Refused("reading only".into()),
+            false => OpenDecision::Admitted,
+        }
     }
 
     fn before_creating(&self, _directory: Ino) -> Result<(), FsError> {

@@ -183,7 +183,7 @@ fn open_as_kernel(client: &Client, who: &Caller, directory: Ino, name: &[u8]) ->
         content
     };
     match once() {
-        Err(FsError::Stale) => once(),
+        Err(FsError::Stale | FsError::LookAgain) => once(),
         other => other,
     }
 }
@@ -296,7 +296,7 @@ fn a_listing_serves_nothing_but_looks() {
         },
         &|| {
             let stale = ours.lookup(&who, directory, b"sub").unwrap().ino;
-            assert!(matches!(ours.lookup(&who, stale, b"inside"), Err(FsError::Stale)));
+            assert!(matches!(ours.lookup(&who, stale, b"inside"), Err(FsError::LookAgain)));
             let sub = ours.lookup(&who, directory, b"sub").unwrap().ino;
             assert_eq!(open_as_kernel(&ours, &who, sub, b"inside").unwrap(), b"sixth");
         },
@@ -308,7 +308,7 @@ fn a_listing_serves_nothing_but_looks() {
         },
         &|| {
             assert_eq!(ours.lookup(&who, directory, b"link").unwrap().ino, link);
-            assert!(matches!(ours.readlink(&who, link), Err(FsError::Stale)));
+            assert!(matches!(ours.readlink(&who, link), Err(FsError::LookAgain)));
             let link = ours.lookup(&who, directory, b"link").unwrap().ino;
             assert_eq!(ours.readlink(&who, link).unwrap(), b"new");
         },
@@ -369,7 +369,7 @@ fn a_listing_serves_whole_paths() {
         directory,
         "which is what this test is about"
     );
-    assert!(matches!(ours.unlink(&who, directory, b"02"), Err(FsError::Stale)));
+    assert!(matches!(ours.unlink(&who, directory, b"02"), Err(FsError::LookAgain)));
     assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, new);
     ours.lookup(&who, directory, b"02").expect("it is where it was");
 
@@ -381,7 +381,7 @@ fn a_listing_serves_whole_paths() {
     theirs.rename(&caller(20), Ino::ROOT, b"away", Ino::ROOT, b"d", RenameFlags::Replace).unwrap();
     ours.lookup(&who, Ino::ROOT, b"d").unwrap();
     let found = ours.lookup(&who, new, b"02").unwrap().ino;
-    assert!(matches!(ours.open(&who, found, OpenFlags::READ), Err(FsError::Stale)));
+    assert!(matches!(ours.open(&who, found, OpenFlags::READ), Err(FsError::LookAgain)));
     assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, directory);
     assert_eq!(open_as_kernel(&ours, &who, directory, b"02").unwrap(), b"first");
 }
@@ -402,5 +402,5 @@ fn a_look_has_no_bearing_on_another_change() {
     list(&ours, &who, directory);
     ours.lookup(&who, directory, b"renamed").unwrap();
     theirs.rename(&caller(20), directory, b"renamed", directory, b"again", RenameFlags::Replace).unwrap();
-    assert!(matches!(ours.setattr(&who, looked_at, set, None), Err(FsError::Stale)), "by a path it is");
+    assert!(matches!(ours.setattr(&who, looked_at, set, None), Err(FsError::LookAgain)), "by a path it is");
 }

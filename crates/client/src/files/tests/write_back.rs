@@ -205,7 +205,7 @@ fn survives_its_process() {
         };
         let back = WriteBack::start(memory.clone(), back_options).unwrap();
         options.spool_dir = dir.path().join(format!("spool-{round}"));
-        let files = FileSystem::with_backend(back.clone(), options).unwrap();
+        let files = FileSystem::with_write_back(back.clone(), options).unwrap();
         assert_eq!(read(&files, "both/file").unwrap(), if round == 0 { b"one" } else { b"two" });
         assert_eq!(read(&files, "both/large").unwrap(), large);
         assert!(matches!(find(&files, "both/other"), Err(FsError::NotFound)));
@@ -465,7 +465,7 @@ fn the_right_to_write_was_lost() {
         };
         let back = WriteBack::start(memory.clone(), back_options).unwrap();
         let options = MountOptions { spool_dir: dir.path().join(round.to_string()), ..options(dir.path()) };
-        let files = FileSystem::with_backend(back.clone(), options).unwrap();
+        let files = FileSystem::with_write_back(back.clone(), options).unwrap();
         Fixture { files, memory, back }
     };
     let mine = start(&[principal], 0);
@@ -593,7 +593,7 @@ fn a_full_journal() {
         patience: PATIENCE,
     };
     let back = WriteBack::start(memory.clone(), back_options).unwrap();
-    let files = FileSystem::with_backend(back.clone(), options(dir.path())).unwrap();
+    let files = FileSystem::with_write_back(back.clone(), options(dir.path())).unwrap();
     put(&files, "warm", b"").unwrap();
     assert!(back.settle(PATIENCE).unwrap());
     *memory.fault.lock() = Some(FsError::Unreachable("away".into()));
@@ -651,7 +651,7 @@ fn a_full_journal_and_a_slow_server() {
         patience: PATIENCE,
     };
     let back = WriteBack::start(memory.clone(), back_options).unwrap();
-    let files = FileSystem::with_backend(back.clone(), options(dir.path())).unwrap();
+    let files = FileSystem::with_write_back(back.clone(), options(dir.path())).unwrap();
     put(&files, "warm", b"").unwrap();
     assert!(back.settle(PATIENCE).unwrap());
     memory.gate.close();

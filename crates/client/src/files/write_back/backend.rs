@@ -1,38 +1,30 @@
-//! The backend that `files` uses when changes are written back later.
+//! What programs are answered where a write-back stands before the engine.
 
-use super::super::backend::{Backend, Guard, LeasedView, PathOf, Plan, Upload, View};
 use super::super::state::content_roots;
-use super::super::{Ino, ReadAheadFile};
 use super::{UNLOCK_PATIENCE, WriteBack};
-use crate::engine::{LockTarget, Notice, PastState};
+use crate::backend::{Backend, Guard, LeasedView, LockTarget, ReadSet, Upload, UploadKind};
 use crate::error::FsError;
-use crate::store::{TransferMode, WriteTarget};
-use holdfast_content::{BlockSource, ContentError, DeviceId, Handle, Inode, Membership, UserId};
+use crate::store::WriteTarget;
+use crate::tree::{Edit, View};
+use holdfast_content::{BlockSource, Handle, Inode};
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::{LockHolder, LockMode, LockSpace, Usage};
+use holdfast_protocol::message::{LockHolder, LockMode};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 impl Backend for WriteBack {
-    fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
+    fn fetch(&self, reads: ReadSet) -> Result<Arc<dyn View>, FsError> {
         match self.shared.options.gathers {
-            true => self.shared.fetch_gathering(&[]),
+            true => self.shared.fetch_gathering(reads),
             false => self.shared.fetch(),
         }
     }
 
-    fn fetch_of(&self, files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
+    fn modify(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<dyn View>, FsError> {
         match self.shared.options.gathers {
-            true => self.shared.fetch_gathering(files),
-            false => self.shared.fetch(),
-        }
-    }
-
-    fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
-        match self.shared.options.gathers {
-            true => self.shared.gather(plan)?,
-            false => self.shared.modify(&plan)?,
+            true => self.shared.gather(edit)?,
+            false => self.shared.modify(&edit)?,
         }
         Ok(self.shared.view())
     }
@@ -40,10 +32,6 @@ impl Backend for WriteBack {
     fn latest(&self) -> Arc<dyn View> {
         self.shared.accept(self.shared.inner.latest());
         self.shared.view()
-    }
-
-    fn make_room(&self, bytes: u64) -> bool {
-        self.shared.inner.make_room(bytes)
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
@@ -64,40 +52,17 @@ impl Backend for WriteBack {
         self.shared.inner.holds_leases(&self.shared.not_fresh(files))
     }
 
-    fn want_lease(&self, file: Handle) {
-        self.shared.inner.want_lease(file);
-    }
-
-    fn want_lease_ahead(&self, file: Handle) {
-        self.shared.inner.want_lease_ahead(file);
-    }
-
-    fn upload(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
+    fn upload(&self, about: WriteTarget, kind: UploadKind) -> Box<dyn Upload + '_> {
         match self.shared.options.gathers {
-            true => Box::new(self.shared.gathering_sink(about, false)),
+            true => Box::new(self.shared.gathering_sink(about, kind)),
             false => Box::new(self.shared.sink()),
         }
-    }
-
-    fn upload_awaited(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
-        match self.shared.options.gathers {
-            true => Box::new(self.shared.gathering_sink(about, true)),
-            false => Box::new(self.shared.sink()),
-        }
-    }
-
-    fn transfer_mode(&self) -> TransferMode {
-        self.shared.inner.transfer_mode()
     }
 
     fn prepare_read(&self, file: Handle, path: &[u8], inode: &Inode) {
         if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
             self.shared.inner.prepare_read(file, path, inode);
         }
-    }
-
-    fn read_ahead(&self, files: &[ReadAheadFile]) {
-        self.shared.inner.read_ahead(files);
     }
 
     fn note_version(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
@@ -107,14 +72,6 @@ impl Backend for WriteBack {
         }
     }
 
-    fn ahead_bytes(&self) -> u64 {
-        self.shared.inner.ahead_bytes()
-    }
-
-    fn has_read(&self, ino: Ino, bytes: usize) {
-        self.shared.inner.has_read(ino, bytes);
-    }
-
     fn room(&self, bytes: u64) -> Result<(), FsError> {
         if self.shared.room_left().is_some_and(|left| left <= bytes) {
             return Err(FsError::NoSpace);
@@ -122,36 +79,8 @@ impl Backend for WriteBack {
         self.shared.inner.room(bytes)
     }
 
-    fn quota(&self) -> Option<Usage> {
-        self.shared.inner.quota()
-    }
-
-    fn has_written(&self, ino: Ino, bytes: usize) {
-        self.shared.inner.has_written(ino, bytes);
-    }
-
-    fn membership(&self) -> Arc<Membership> {
-        self.shared.inner.membership()
-    }
-
-    fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
-        self.shared.inner.past_states()
-    }
-
-    fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
-        self.shared.inner.past(state)
-    }
-
     fn room_left(&self) -> Option<u64> {
         self.shared.room_left()
-    }
-
-    fn device(&self) -> DeviceId {
-        self.shared.inner.device()
-    }
-
-    fn user(&self) -> UserId {
-        self.shared.inner.user()
     }
 
     /// Durable means: in the journal, or, where edits are only gathered, at the server.
@@ -167,10 +96,6 @@ impl Backend for WriteBack {
             true => self.shared.flush_inner(),
             false => self.shared.journal.sync(),
         }
-    }
-
-    fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
-        self.shared.inner.content_error(handle, path, inode, error)
     }
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
@@ -191,13 +116,9 @@ impl Backend for WriteBack {
         self.settled()?;
         let held = self.shared.inner.lock(place, mode, wait)?;
         if held.is_none() {
-            self.shared.accept(self.shared.inner.fetch()?);
+            self.shared.accept(self.shared.inner.fetch(ReadSet::everything())?);
         }
         Ok(held)
-    }
-
-    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
-        self.shared.inner.test_lock(place, mode)
     }
 
     fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
@@ -211,25 +132,6 @@ impl Backend for WriteBack {
             _ => tracing::warn!("a lock is given up before what was written under it is at the server"),
         }
         self.shared.inner.unlock(place)
-    }
-
-    fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
-        self.shared.inner.holds_locks(file, space, owner)
-    }
-
-    fn notices(&self) -> Vec<Notice> {
-        self.shared.inner.notices()
-    }
-
-    fn is_reachable(&self) -> bool {
-        match self.shared.options.gathers {
-            true => self.shared.inner.is_reachable(),
-            false => !self.shared.is_server_away(),
-        }
-    }
-
-    fn tell_paths(&self, paths: PathOf) {
-        self.shared.paths.write().push(paths);
     }
 }
 

@@ -2,7 +2,7 @@
 //! server at once.
 //!
 //! While the server promises that nobody else reads or changes some files unless this client is told first
-//! ([`Backend::holds_exclusively`](crate::files::backend::Backend::holds_exclusively)), an edit of them that is planned
+//! ([`Upstream::holds_exclusively`](crate::backend::Upstream::holds_exclusively)), an edit of them that is planned
 //! on the local state is planned on the state at the server. So it may be answered at once, and many edits be sent as
 //! one operation. When another device wants one of the files, the lease is recalled, everything is sent, and only then
 //! is the other device's operation ordered.
@@ -20,25 +20,25 @@
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
 use super::journal::WriteGuard;
-use super::overlay::LocalTransaction;
-use super::views::FixedView;
+use super::local::LocalTransaction;
+use super::record::SMALL_MAX;
+use super::views::{FixedView, HeldBlocks};
 use super::{LocalOutcome, Shared};
+use crate::backend::{Guard, ReadSet, Upload, UploadKind};
 use crate::error::FsError;
-use crate::files::backend::{Guard, Plan, Upload, View};
 use crate::interrupt::{self, Woken};
 use crate::store::WriteTarget;
+use crate::tree::{Edit, View};
 use holdfast_content::{Block, BlockSink, Content, Handle, Reference};
-use holdfast_crypto::{Digest, DigestKey};
+use holdfast_crypto::DigestKey;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// For how long files must still be held exclusively for an edit to be made here: it is to be sent before that ends.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Content of more bytes goes to the server while it is written.
-pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
 /// How many edits in a row make this client ask to hold files exclusively. The number doubles, up to [`STREAK_MAX`], each
@@ -118,32 +118,6 @@ pub(super) struct PendingData {
     silent: AtomicBool,
 }
 
-/// Blocks of sinks that do not know yet where they go: whoever writes a file reads back what he has made of it. Each with
-/// how many sinks hold it.
-#[derive(Default)]
-pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
-
-impl HeldBlocks {
-    fn hold(&self, block: &Arc<Block>) {
-        self.0.lock().entry(block.reference().address).or_insert_with(|| (block.clone(), 0)).1 += 1;
-    }
-
-    fn release(&self, address: &Digest) {
-        let mut held = self.0.lock();
-        if let Some((_, holders)) = held.get_mut(address) {
-            *holders -= 1;
-            if *holders == 0 {
-                held.remove(address);
-            }
-        }
-    }
-
-    /// One of these blocks, if it is still held.
-    pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
-        self.0.lock().get(address).map(|(block, _)| block.clone())
-    }
-}
-
 /// Counts an operation that only looks, while this lives.
 pub(super) struct LookGuard(Arc<Shared>);
 
@@ -167,17 +141,17 @@ impl Shared {
     }
 
     /// Makes an edit, here or at the server.
-    pub(super) fn gather(self: &Arc<Self>, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
+    pub(super) fn gather(self: &Arc<Self>, edit: Arc<Mutex<dyn Edit>>) -> Result<(), FsError> {
         self.note_edit();
         let mut may_stay = true;
         loop {
             match self.choose_route(may_stay)? {
                 EditRoute::Server => {
-                    let result = self.modify_at_server(plan);
+                    let result = self.modify_at_server(edit);
                     self.local.lock().gathering.last_edit = Some(Instant::now());
                     return result;
                 }
-                EditRoute::Local => match self.modify_here(&plan) {
+                EditRoute::Local => match self.modify_here(&edit) {
                     Ok(LocalOutcome::Made) => return Ok(()),
                     Ok(LocalOutcome::NotNow) => {}
                     Ok(LocalOutcome::NotHere) => may_stay = false,
@@ -263,7 +237,7 @@ impl Shared {
             }
             if local.gathering.unsure > local.gathering.decided {
                 drop(local);
-                self.await_direct_edits(&[])?;
+                self.await_direct_edits(ReadSet::default())?;
                 local = self.local.lock();
                 continue;
             }
@@ -312,11 +286,11 @@ impl Shared {
 
     /// Most bytes that wait to be sent: what the link takes in a small part of a delegation's term.
     pub(super) fn bytes_waiting_max(&self) -> u64 {
-        self.inner.ahead_bytes()
+        self.inner.account().pace().ahead_bytes()
     }
 
-    fn modify_at_server(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
-        let result = self.send_small().and_then(|()| self.inner.modify(plan));
+    fn modify_at_server(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<(), FsError> {
+        let result = self.send_small().and_then(|()| self.inner.modify(edit));
         let is_unsure = match &result {
             Ok(view) => {
                 self.accept(view.clone());
@@ -338,9 +312,13 @@ impl Shared {
 
     /// Waits until it is known of all edits that went straight whether they have taken effect, and fetches a view in which
     /// these files are to be read.
-    fn await_direct_edits(&self, files: &[Handle]) -> Result<(), FsError> {
-        let asked = self.local.lock().gathering.unsure;
-        let view = self.inner.fetch_of(&self.not_fresh(files))?;
+    fn await_direct_edits(&self, mut reads: ReadSet) -> Result<(), FsError> {
+        let asked = {
+            let local = self.local.lock();
+            reads.files.retain(|file| !local.gathering.fresh.contains(file));
+            local.gathering.unsure
+        };
+        let view = self.inner.fetch(reads)?;
         self.accept(view);
         let mut local = self.local.lock();
         local.gathering.decided = local.gathering.decided.max(asked);
@@ -348,7 +326,7 @@ impl Shared {
     }
 
     /// A view that is at least as new as this call.
-    pub(super) fn fetch_gathering(self: &Arc<Self>, files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
+    pub(super) fn fetch_gathering(self: &Arc<Self>, reads: ReadSet) -> Result<Arc<dyn View>, FsError> {
         let is_decided = {
             let mut local = self.local.lock();
             if let Some(ended) = &local.ended {
@@ -364,7 +342,7 @@ impl Shared {
         if is_decided && self.inner.has_delegation() {
             self.accept(self.inner.latest());
         } else {
-            self.await_direct_edits(files)?;
+            self.await_direct_edits(reads)?;
         }
         Ok(self.view())
     }
@@ -478,13 +456,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Where new data goes. If its edit `is_awaited` until it is durable at the server, and nothing is gathered that would go
+    /// Where new data goes. If its edit is waited for until it is durable at the server, and nothing is gathered that would go
     /// with it, there is nothing to be gained by a journal: it goes straight.
-    pub(super) fn gathering_sink(&self, about: WriteTarget, is_awaited: bool) -> GatheringSink<'_> {
-        let goes_alone = || is_awaited && self.local.lock().queue.is_empty();
+    pub(super) fn gathering_sink(&self, about: WriteTarget, kind: UploadKind) -> GatheringSink<'_> {
+        let goes_alone = || kind == UploadKind::Awaited && self.local.lock().queue.is_empty();
         let (onward, about) = match self.is_gathering() && !goes_alone() {
             true => (None, Some(about)),
-            false => (Some(self.inner.upload(about)), None),
+            false => (Some(self.inner.upload(about, UploadKind::Usual)), None),
         };
         GatheringSink { shared: self, about, held: SinkBlocks::new(&self.pending.held), bytes: 0, onward }
     }
@@ -496,7 +474,7 @@ impl Shared {
         for one in small {
             let mut sent = one.sent.lock();
             if sent.is_none() {
-                let mut upload = self.inner.upload(one.about.clone());
+                let mut upload = self.inner.upload(one.about.clone(), UploadKind::Usual);
                 for block in &one.blocks {
                     upload.put(Block::clone(block));
                 }
@@ -573,7 +551,7 @@ impl<'a> GatheringSink<'a> {
         let (shared, about, held) = (self.shared, &mut self.about, &mut self.held);
         self.onward.get_or_insert_with(|| {
             let about = about.take().expect("it has gone nowhere yet");
-            let mut onward = shared.inner.upload(about);
+            let mut onward = shared.inner.upload(about, UploadKind::Usual);
             for block in &held.blocks {
                 onward.put(Block::clone(block));
             }

@@ -22,6 +22,7 @@ mod backend;
 mod damage;
 mod gather;
 mod journal;
+mod local;
 mod overlay;
 mod record;
 mod replay;
@@ -29,8 +30,10 @@ mod sender;
 mod shared;
 mod views;
 
-use super::backend::{Backend, PathOf, View};
+use crate::backend::Upstream;
 use crate::error::FsError;
+use crate::tree::View;
+use holdfast_content::Handle;
 use journal::{Journal, NameMapping, NumberRange};
 use overlay::Overlay;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -173,7 +176,7 @@ struct Fetching {
 
 /// What callers, the sender and the fetcher share.
 pub struct Shared {
-    inner: Arc<dyn Backend>,
+    inner: Arc<dyn Upstream>,
     journal: Arc<Journal>,
     options: WriteBackOptions,
     local: Mutex<LocalState>,
@@ -190,6 +193,13 @@ pub struct Shared {
     pending: gather::PendingData,
     /// Number of this run, for use where there is no journal.
     stand_in: u128,
+}
+
+/// The path of a file as a mount knows it; empty where it does not.
+type PathOf = Box<dyn Fn(Handle) -> Vec<u8> + Send + Sync>;
+
+fn lenient(view: Arc<dyn View>) -> Arc<dyn View> {
+    view.lenient().unwrap_or(view)
 }
 
 /// Whether an edit was made here.
@@ -215,7 +225,10 @@ impl WriteBack {
     ///
     /// # Errors
     /// [`FsError::Local`]: the journal cannot be used.
-    pub fn start(inner: Arc<dyn Backend>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
+    pub(super) fn start(
+        inner: Arc<dyn Upstream>,
+        options: WriteBackOptions,
+    ) -> Result<Arc<WriteBack>, FsError> {
         let key = inner.source().digest_key();
         let (mut journal, mut recovered) = Journal::open(&options.directory, key, options.bytes_max)?;
         let mut told = VecDeque::new();
@@ -230,7 +243,10 @@ impl WriteBack {
         let mut overlay = Overlay::default();
         recovered.records.iter().for_each(|record| overlay.lay(record));
         let local = LocalState {
-            base: inner.latest(),
+            base: match options.gathers {
+                true => inner.latest(),
+                false => lenient(inner.latest()),
+            },
             position: 1,
             overlay,
             changes: recovered.records.iter().map(Record::changes).sum(),
@@ -287,6 +303,16 @@ impl WriteBack {
             threads.push(run("numbers", Shared::fetch_numbers_ahead)?);
         }
         Ok(Arc::new(WriteBack { shared, threads: Mutex::new(threads) }))
+    }
+
+    /// The engine that it stands before.
+    pub(super) fn engine(&self) -> Arc<dyn Upstream> {
+        self.shared.inner.clone()
+    }
+
+    /// Gives it a way to learn what a mount calls files, for those whom conflicts are reported to.
+    pub(super) fn tell_paths(&self, paths: PathOf) {
+        self.shared.paths.write().push(paths);
     }
 
     /// The status of write-back.

@@ -1,11 +1,13 @@
 //! The changes of a local edit, as they are journaled, and the net effect of several edits.
 
-use super::gather::SMALL_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Entry, Handle, Inode};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+
+/// Content of more bytes goes to the server while it is written.
+pub(super) const SMALL_MAX: usize = 1 << 20;
 
 /// An inode as a journal keeps it: its canonical encoding with the addresses it numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -27,11 +27,11 @@ use super::journal::NameMapping;
 use super::record::{EntryChange, InodeChange, JournalInode, NetChange};
 use super::{ConflictReport, now_ns};
 use crate::error::FsError;
-use crate::files::backend::{Changes, Plan};
 use crate::files::conflict_copies::{Overwrite, keep_conflict_copy};
 use crate::files::names::below;
 use crate::files::salvage::timestamp;
 use crate::files::state::content_digest;
+use crate::tree::{Changes, Edit};
 use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind, NAME_BYTES_MAX, UserId};
 use holdfast_crypto::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -570,7 +570,7 @@ impl Replay {
     }
 }
 
-impl Plan for Replay {
+impl Edit for Replay {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.outcome = Outcome { placed: self.placed.clone(), ..Outcome::default() };
         self.names.clear();

@@ -4,12 +4,13 @@ use super::journal::NumberRange;
 use super::record::{NetChange, Record};
 use super::replay::{Outcome, Replay, ReplayKind, Sender};
 use super::{ConflictReport, Shared, now_ns};
+use crate::backend::{Guard, UploadKind};
 use crate::error::FsError;
 use crate::files::SalvageReport;
-use crate::files::backend::{Changes, Guard, Plan, Upload};
 use crate::files::salvage::{self, STEP_BYTES, SalvageRequest};
 use crate::files::state::content_roots;
 use crate::store::WriteTarget;
+use crate::tree::{Changes, Edit, View};
 use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
@@ -35,7 +36,7 @@ pub struct NumberReservation {
     pub got: Vec<NumberRange>,
 }
 
-impl Plan for NumberReservation {
+impl Edit for NumberReservation {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.got.clear();
         for _ in 0..self.count {
@@ -47,8 +48,6 @@ impl Plan for NumberReservation {
         }
         Ok(())
     }
-
-    fn ordered(&mut self) {}
 }
 
 /// What became of a batch.
@@ -192,12 +191,8 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         local.maybe_sent = last;
         shared.check_fresh(&mut local);
     }
-    let sender = Sender {
-        device: shared.inner.device(),
-        user: shared.inner.user(),
-        journal,
-        name: shared.options.name.clone(),
-    };
+    let (device, user) = shared.inner.me();
+    let sender = Sender { device, user, journal, name: shared.options.name.clone() };
     let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed, ReplayKind::Unsent)));
     let view = match shared.inner.modify(replay.clone()) {
         Ok(view) => view,
@@ -230,7 +225,7 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     {
         let mut local = shared.local.lock();
         local.placed = outcome.placed;
-        finish(&mut local, batch, Some(view));
+        finish(&mut local, batch, Some(shared.as_known(view)));
     }
     let placed = shared.local.lock().placed.clone();
     if let Err(error) = shared.journal.done(last, &placed) {
@@ -250,11 +245,7 @@ fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Repl
 }
 
 /// Removes edits from the queue that are at the server, or were given up.
-fn finish(
-    local: &mut super::LocalState,
-    batch: &[Arc<Record>],
-    view: Option<Arc<dyn crate::files::backend::View>>,
-) {
+fn finish(local: &mut super::LocalState, batch: &[Arc<Record>], view: Option<Arc<dyn View>>) {
     if let Some(view) = view
         && view.position() > local.base.position()
     {
@@ -331,7 +322,7 @@ fn upload(shared: &Shared, net: &NetChange) -> Result<Vec<Guard>, FsError> {
         }
         let before = change.seen.as_ref().map_or(Content::None, |seen| seen.0.content.clone());
         let about = WriteTarget { handle: change.handle, path: change.path.clone(), before };
-        let mut upload: Box<dyn Upload + '_> = shared.inner.upload(about);
+        let mut upload = shared.inner.upload(about, UploadKind::Usual);
         while let Some((address, expanded)) = stack.pop() {
             if let Some(block) = expanded {
                 upload.put(block);

@@ -1,16 +1,17 @@
 //! Plans and journals edits, gets fresh views and numbers from the server, and notes whether it is away.
 
-use super::super::backend::{Plan, View};
 use super::journal::NumberRange;
-use super::overlay::{LiveView, LocalTransaction};
+use super::local::{LiveView, LocalTransaction};
 use super::sender::NumberReservation;
 use super::views::{JournalSink, LayeredSource};
 use super::{
     AHEAD_MAX, CHANGES_MAX, CHANGES_RESERVED, ConflictReport, FRESH_PATIENCE, LocalOutcome, NUMBERS_FETCHED,
     NUMBERS_LOW, PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_LOOK, Shared, TOLD_MAX,
 };
+use crate::backend::ReadSet;
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
+use crate::tree::{Edit, View};
 use holdfast_content::{BlockSource, Handle, PrincipalId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -28,11 +29,22 @@ impl Shared {
         }
     }
 
+    /// While the server may be away each view is taken as it is known here: when it was fetched it had everything that was
+    /// acknowledged anywhere by then, and nobody is asked for it again.
+    pub(super) fn as_known(&self, view: Arc<dyn View>) -> Arc<dyn View> {
+        if self.options.gathers { view } else { super::lenient(view) }
+    }
+
+    /// Whatever a fetched view is read for, as it is used here.
+    fn reads(&self) -> ReadSet {
+        if self.options.gathers { ReadSet::default() } else { ReadSet::everything() }
+    }
+
     /// Takes a view that was verified; views never go back.
     pub(super) fn accept(&self, view: Arc<dyn View>) {
         let mut local = self.local.lock();
         if view.position() > local.base.position() {
-            local.base = view;
+            local.base = self.as_known(view);
             local.position += 1;
         }
     }
@@ -66,13 +78,13 @@ impl Shared {
     }
 
     /// Makes an edit here, whether or not the server answers.
-    pub(super) fn modify(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<(), FsError> {
+    pub(super) fn modify(self: &Arc<Self>, edit: &Mutex<dyn Edit>) -> Result<(), FsError> {
         self.wait_for_room()?;
-        self.modify_here(plan).map(drop)
+        self.modify_here(edit).map(drop)
     }
 
     /// Makes an edit on the local state.
-    pub(super) fn modify_here(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<LocalOutcome, FsError> {
+    pub(super) fn modify_here(self: &Arc<Self>, edit: &Mutex<dyn Edit>) -> Result<LocalOutcome, FsError> {
         loop {
             let (started, done, begun) = {
                 let local = self.local.lock();
@@ -82,7 +94,7 @@ impl Shared {
                 (local.last, local.done, Self::begun(&local))
             };
             let mut planning = LocalTransaction::new(self.clone());
-            let planned = plan.lock().plan(&mut planning);
+            let planned = edit.lock().plan(&mut planning);
             if let Err(error) = planned {
                 self.return_numbers(planning.taken());
                 return Err(error);
@@ -90,7 +102,7 @@ impl Shared {
             if planning.is_empty() {
                 // It may have taken a number all the same: for a file without a name.
                 self.local.lock().gathering.note_made(planning.taken());
-                plan.lock().ordered();
+                edit.lock().ordered();
                 return Ok(LocalOutcome::Made);
             }
             let mut record = None;
@@ -131,7 +143,7 @@ impl Shared {
                 }
             }
             if record.is_some() {
-                plan.lock().ordered();
+                edit.lock().ordered();
                 self.changed.notify_all();
                 return Ok(LocalOutcome::Made);
             }
@@ -251,11 +263,11 @@ impl Shared {
 
     /// Reserves numbers for new files at the server.
     pub(super) fn fetch_numbers(&self, principal: PrincipalId) -> Result<(), FsError> {
-        let plan =
-            Arc::new(Mutex::new(NumberReservation { principal, count: NUMBERS_FETCHED, got: Vec::new() }));
-        self.inner.modify(plan.clone())?;
+        let reservation = NumberReservation { principal, count: NUMBERS_FETCHED, got: Vec::new() };
+        let reservation = Arc::new(Mutex::new(reservation));
+        self.inner.modify(reservation.clone())?;
         self.inner.flush_commits()?;
-        for numbers in std::mem::take(&mut plan.lock().got) {
+        for numbers in std::mem::take(&mut reservation.lock().got) {
             self.journal.add_numbers(numbers)?;
             self.local.lock().numbers.push(numbers);
         }
@@ -326,7 +338,7 @@ impl Shared {
                 }
                 fetching.started += 1;
             }
-            let result = self.inner.fetch();
+            let result = self.inner.fetch(self.reads());
             let error = match result {
                 Ok(view) => {
                     self.accept(view);

@@ -1,14 +1,16 @@
 //! Views, block sources and sinks through which files read and write what is in the journal.
 
-use super::super::backend::{Guard, Names, Upload, View};
-use super::gather::HeldBlocks;
 use super::journal::{Journal, WriteGuard};
+use crate::backend::{Guard, Upload};
 use crate::error::FsError;
+use crate::tree::{Names, View};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, Entry, Handle, Inode, PrincipalId, Reference,
     SourceError,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A view in the form that the backend interface wants.
@@ -44,6 +46,32 @@ impl View for FixedView {
 
     fn name_of(&self, principal: PrincipalId) -> String {
         self.view.name_of(principal)
+    }
+}
+
+/// Blocks of sinks that do not know yet where they go: whoever writes a file reads back what he has made of it. Each with
+/// how many sinks hold it.
+#[derive(Default)]
+pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
+
+impl HeldBlocks {
+    pub(super) fn hold(&self, block: &Arc<Block>) {
+        self.0.lock().entry(block.reference().address).or_insert_with(|| (block.clone(), 0)).1 += 1;
+    }
+
+    pub(super) fn release(&self, address: &Digest) {
+        let mut held = self.0.lock();
+        if let Some((_, holders)) = held.get_mut(address) {
+            *holders -= 1;
+            if *holders == 0 {
+                held.remove(address);
+            }
+        }
+    }
+
+    /// One of these blocks, if it is still held.
+    pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
+        self.0.lock().get(address).map(|(block, _)| block.clone())
     }
 }
 

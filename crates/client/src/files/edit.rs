@@ -1,26 +1,24 @@
 //! Edits as closures, and the steps that several of them share.
 
-use super::backend::{Changes, Plan, View};
 use super::{FileSystem, known_handle};
 use crate::error::FsError;
+use crate::tree::{Changes, Edit, OrderedResult, View};
 use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Most names a file may have.
 pub const LINKS_MAX: u32 = 65_000;
 
-/// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
-pub type OrderedResult<T> = Arc<OnceLock<T>>;
-
-struct ClosurePlan<T, F> {
+struct ClosureEdit<T, F> {
     run: F,
+    /// What the last successful planning made.
     made: Option<T>,
     result: OrderedResult<T>,
 }
 
-impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan
-    for ClosurePlan<T, F>
+impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Edit
+    for ClosureEdit<T, F>
 {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.made = None;
@@ -51,9 +49,9 @@ impl FileSystem {
         told: OrderedResult<T>,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
     ) -> Result<(T, Arc<dyn View>), FsError> {
-        let plan = Arc::new(Mutex::new(ClosurePlan { run, made: None, result: told }));
-        let view = self.backend.modify(plan.clone())?;
-        let made = plan.lock().made.take().expect("an edit that was made was planned");
+        let edit = Arc::new(Mutex::new(ClosureEdit { run, made: None, result: told }));
+        let view = self.backend.modify(edit.clone())?;
+        let made = edit.lock().made.take().expect("an edit that was made was planned");
         Ok((made, view))
     }
 }
