@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::Directories;
 use crate::reading::args::{Demands, ReleaseSource, Verify};
-use crate::reading::{Named, open_failure, release_failure};
+use crate::reading::{Named, release_failure};
 use args::Export;
 use holdfast_fuse::mountpoint;
 use holdfast_release::image::attach::{AttachError, Reads, SOURCE, attach};
@@ -116,7 +116,7 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
             let message = format!("no record {} of this release was ever accepted here", of.sequence);
             Failure::new(Exit::NoInput, message).hint("export the release again, to the same directory")
         })?;
-        release.tree_of(&then.file).map_err(open_failure)?
+        release.tree_of(&then.file)?
     };
     let bar = progress("verifying");
     let told = |names: u64, bytes: u64| bar.set_message(format!("verifying: {names} names, {bytes} bytes"));

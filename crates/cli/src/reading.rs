@@ -11,11 +11,10 @@ use crate::paths::{Directories, DirectoryList, make_private};
 use args::{Cat, Ls, ReleaseSource, Verify};
 use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
 use holdfast_release::accept::ExpiredPolicy;
-use holdfast_release::admit::AdmitError;
 use holdfast_release::keys::ReleaseId;
 use holdfast_release::mirror;
 use holdfast_release::moment::{moment, parse_moment, parse_span};
-use holdfast_release::open::{OpenError, Options, Release};
+use holdfast_release::open::{Options, Release};
 use holdfast_release::tree::{Node, PathLookup, Tree};
 use serde::Serialize;
 use std::fmt::Display;
@@ -132,7 +131,7 @@ impl ReleaseSource {
             .map(|address| mirror::parse(address))
             .collect::<Result<_, _>>()
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let release = Release::open(options, mirrors).map_err(open_failure)?;
+        let release = Release::open(options, mirrors)?;
         warnings(&release).for_each(|text| tell(&format!("warning: {text}")));
         holdfast_daemon::cache::remember(
             &folder,
@@ -157,29 +156,6 @@ impl Drop for BadMirrors<'_> {
     fn drop(&mut self) {
         for (mirror, why) in self.0.mirrors().dropped() {
             let _ = writeln!(std::io::stderr(), "holdfast: warning: {mirror} is a bad mirror: {why}");
-        }
-    }
-}
-
-/// What a release that cannot be opened means for people.
-pub fn open_failure(error: OpenError) -> Failure {
-    let text = error.to_string();
-    match error {
-        OpenError::Final(AdmitError::Revoked { .. }) => Failure::new(Exit::NotAllowed, text)
-            .hint("ask the publisher where its successor is; nothing of this release is to be trusted"),
-        OpenError::Final(_) | OpenError::Trust(_) => Failure::new(Exit::Data, text),
-        OpenError::NoMirror { why, .. } => {
-            let unreachable = why
-                .iter()
-                .all(|error| matches!(error, AdmitError::Mirror(mirror::MirrorError::Unreachable { .. })));
-            let failure = Failure::new(if unreachable { Exit::Unavailable } else { Exit::Protocol }, text);
-            failure.hint(match unreachable {
-                true => "check the address, or name another mirror with --mirror",
-                false => "try another mirror with --mirror; if all are behind, ask the publisher",
-            })
-        }
-        OpenError::Blocks(_) => {
-            Failure::new(Exit::Unavailable, text).hint("name another mirror with --mirror")
         }
     }
 }
@@ -394,7 +370,7 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
                 Failure::new(Exit::NoInput, format!("no record of {} or before was ever accepted here", moment(time_s)))
                     .hint("records are archived when they are accepted; a machine that used the release then has it")
             })?;
-            let tree = release.tree_of(&found.file).map_err(open_failure)?;
+            let tree = release.tree_of(&found.file)?;
             (tree, found.file.record.value.clone(), found.validity.until_s)
         }
     };
