@@ -1,9 +1,9 @@
 //! Buckets as places of releases, as arguments name them and as people are told of them.
 
-use crate::exit::Outcome;
-use crate::paths::{Directories, make_private};
 use crate::reading::args::Sending;
-use crate::reading::span_of;
+use crate::reading::source::span_of;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::Outcome;
 use holdfast_release::publish::bucket::{BucketTarget, SendingOptions};
 use holdfast_release::send::{BucketTrust, Progress, Report};
 use indicatif::ProgressBar;

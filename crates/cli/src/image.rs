@@ -3,12 +3,12 @@
 pub mod args;
 
 use crate::args::Mount;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::Directories;
 use crate::reading::args::{Demands, ReleaseSource, Verify};
-use crate::reading::{Named, release_failure};
+use crate::reading::source::{Named, release_failure};
 use args::Export;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use holdfast_release::image::attach::{AttachError, Reads, SOURCE, attach};
 use holdfast_release::image::{self, Checked, ExportOptions, ImageError, ImageOf, Report};
@@ -206,7 +206,7 @@ fn attach_failure(error: AttachError) -> Failure {
 fn failure(error: ImageError) -> Failure {
     let text = error.to_string();
     match error {
-        ImageError::Content { path, error } => crate::reading::content_failure(&path, &error),
+        ImageError::Content { path, error } => crate::reading::source::content_failure(&path, &error),
         ImageError::Disk { .. } => Failure::new(Exit::Io, text),
         ImageError::None(_) => Failure::new(Exit::NoInput, text),
         ImageError::Unclear { .. } => Failure::new(Exit::Data, text),

@@ -1,16 +1,16 @@
 //! `holdfast release publish`: a directory becomes a signed release.
 
 use crate::bucket;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
 use crate::live::{self, LiveDirectory};
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, make_private};
 use crate::reading::args::Publish;
-use crate::reading::span_of;
+use crate::reading::source::span_of;
 use holdfast_components::Program;
 use holdfast_content::Handle;
 use holdfast_crypto::{DigestKey, KeyHolder};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
 use holdfast_release::publish::PublishError;

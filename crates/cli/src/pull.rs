@@ -1,12 +1,12 @@
 //! `holdfast release pull`: a directory becomes a mirror of a release, or is brought up to date.
 
 use crate::bucket;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::live;
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, DirectoryList, make_private};
-use crate::reading::Named;
 use crate::reading::args::{Pull, ReleaseSource};
+use crate::reading::source::Named;
+use holdfast_daemon::paths::{Directories, DirectoryList, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::mirror;
 use holdfast_release::moment::moment;
