@@ -3,29 +3,24 @@
 //! Changes are signed with the superuser's key. When a process serves mounts of that key, it makes them, because
 //! it holds the signer; otherwise a signer is started here for the one change.
 
+pub mod asking;
+pub mod changing;
 mod off_line;
 
-use crate::args::{Administer, DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::key_user::KeyUser;
-use crate::keys::{self, Key};
+use crate::args::{DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
 use crate::output::{Format, clean, progress, table};
-use crate::paths::{Directories, make_private};
-use crate::time::now_ns;
+use asking::{DEADLINE, ask};
+use changing::apply;
 use holdfast_client::admin::{self, CreateConfig, CreateError};
-use holdfast_daemon::membership::{self, Change, MembershipReport, MembershipRequest, ShowMembership};
-use holdfast_rpc::{Address, ServerAddress};
+use holdfast_daemon::keys::{self};
+use holdfast_daemon::membership::{Change, MembershipReport, ShowMembership};
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_daemon::time::now_ns;
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_rpc::ServerAddress;
 use indicatif::HumanBytes;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
-
-/// How often a command tries again while another one uses the key.
-const ATTEMPTS: usize = 100;
-/// How long an administrative command waits for the server: longer than a server that has crashed waits for leases of
-/// mounts that do not come back (their term, 45 s).
-pub const DEADLINE: Duration = Duration::from_secs(75);
 
 /// What the superuser is called.
 const SUPERUSER_NAME: &str = "superuser";
@@ -107,36 +102,6 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
     }
 }
 
-#[derive(Serialize)]
-struct ChangeOutput {
-    done: String,
-}
-
-/// Has a change made, or prepared for the superuser's signature, and says what was done.
-pub fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
-    apply_saying(administer, change, directories, format, |done| done)
-}
-
-/// As [`apply`], with what was done in the words that `words` makes of the daemon's.
-pub fn apply_saying(
-    administer: &Administer,
-    change: Change,
-    directories: &Directories,
-    format: Format,
-    words: impl FnOnce(String) -> String,
-) -> Outcome {
-    let Administer { url, superuser, prepare, member } = administer;
-    let superuser = match (superuser, prepare, member) {
-        (Some(superuser), ..) => superuser,
-        (None, Some(out), Some(key)) => {
-            return off_line::prepare(url, key, change, out, directories, format);
-        }
-        _ => return Err(Failure::new(Exit::Usage, "give --superuser, or --prepare with --key")),
-    };
-    let done = words(ask(url, superuser, &membership::Administer(change), directories)?);
-    format.print(&ChangeOutput { done }, |done| clean(&done.done))
-}
-
 fn show(
     url: &str,
     key: &Path,
@@ -146,47 +111,6 @@ fn show(
 ) -> Outcome {
     let membership = ask(url, key, &ShowMembership, directories)?;
     format.print(&membership, |membership| clean(&text(membership)))
-}
-
-/// Asks about the membership: the daemon that serves the key's mounts, or a signer that is started here.
-pub fn ask<R: MembershipRequest>(
-    url: &str,
-    key: &Path,
-    request: &R,
-    directories: &Directories,
-) -> Outcome<R::Reply> {
-    let address: Address = url.parse()?;
-    let key = keys::read(key)?;
-    let state_dir = directories.state_of(&address.file_system, &key.public())?;
-    make_private(&state_dir)?;
-    let bar = progress("asking the server");
-    let result = attempt(&address, key, &state_dir, request, directories);
-    bar.finish_and_clear();
-    result
-}
-
-fn attempt<R: MembershipRequest>(
-    address: &Address,
-    key: Key,
-    state_dir: &Path,
-    request: &R,
-    directories: &Directories,
-) -> Outcome<R::Reply> {
-    let user = KeyUser::find(address, key, state_dir, ATTEMPTS, |mut config| {
-        let cache = directories.cache_of(&address.file_system)?;
-        make_private(&cache)?;
-        config.cache_dir = Some(cache);
-        config.deadline = DEADLINE;
-        Ok(config)
-    })?;
-    match user {
-        KeyUser::Process(process) => process.call(request),
-        KeyUser::Engine(engine) => {
-            let reply = request.answer(&engine);
-            engine.stop();
-            reply
-        }
-    }
 }
 
 fn describe(membership: &MembershipReport) -> String {

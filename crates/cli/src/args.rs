@@ -1,20 +1,32 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
+mod blocks;
+#[cfg_attr(not(feature = "convert"), path = "without/convert_arguments.rs")]
 mod convert;
 mod former;
 mod fs;
+mod gateway;
+mod help;
+mod merge;
+mod quota;
+mod stats;
 
+pub use blocks::{Blocks, BlocksCommand};
 pub use convert::ServerConvert;
 pub use former::AnyCommand;
 pub use fs::*;
+pub use gateway::Gateway;
+pub use merge::Merge;
+pub use quota::{Quota, QuotaCommand};
+pub use stats::Stats;
 
-use crate::paths::Directories;
-use crate::reading;
+use crate::reading::args::ReleaseMount;
 use crate::unrepeated::Unrepeated;
 use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use holdfast_client::store::TransferMode;
 use holdfast_daemon::background::REQUIRE_SANDBOX;
+use holdfast_daemon::paths::Directories;
 use std::path::PathBuf;
 
 /// A shared, writable file system on a server that nobody has to trust.
@@ -30,7 +42,7 @@ use std::path::PathBuf;
     disable_help_subcommand = true,
     propagate_version = true,
     max_term_width = 100,
-    help_template = crate::manual::template(),
+    help_template = help::template(),
     after_help = "`holdfast COMMAND --help` has examples, to begin with of `keygen`, `fs create` and `mount`.\n\
                   `holdfast help --all` lists every command, `holdfast help exit-codes` explains exit codes.\n\
                   HOLDFAST_LOG=debug (or a filter such as holdfast_client=trace) makes servers and mounts say more."
@@ -48,6 +60,21 @@ pub struct Cli<C: Subcommand> {
     /// Start nothing in a sandbox that lacks a wall which newer kernels have.
     #[arg(long, global = true, env = REQUIRE_SANDBOX, hide_env_values = true, value_parser = FalseyValueParser::new())]
     pub require_sandbox: bool,
+}
+
+/// The command line with what this program was built with.
+pub fn command<C: Subcommand>() -> clap::Command {
+    crate::features::fit(Cli::<C>::command())
+}
+
+/// What this process was called with.
+///
+/// # Errors
+/// It makes no sense, or help is asked for.
+pub fn parse() -> Result<Cli<AnyCommand>, clap::Error> {
+    let mut command = command::<AnyCommand>();
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Directories that the user may choose.
@@ -144,7 +171,7 @@ pub enum Command {
     Help(Help),
     /// `holdfast server blocks` by its former spelling, which has no options of `holdfast server` beside it.
     #[command(skip)]
-    Blocks(Box<crate::blocks::Blocks>),
+    Blocks(Box<Blocks>),
 }
 
 /// `holdfast keygen`
@@ -325,7 +352,7 @@ pub enum CreateBy {
 #[derive(Debug, Subcommand)]
 pub enum ServerCommand {
     /// Run a block server, which has the blocks of servers on other machines.
-    Blocks(Box<crate::blocks::Blocks>),
+    Blocks(Box<Blocks>),
     /// Collect garbage now. The server may be running or not.
     Gc(ServerData),
     /// Read everything and report damage. The server may be running or not.
@@ -492,7 +519,7 @@ pub struct Mount {
     pub key: Option<PathBuf>,
     /// What concerns releases only.
     #[command(flatten)]
-    pub release: reading::args::ReleaseMount,
+    pub release: ReleaseMount,
     /// What concerns images of releases only.
     #[command(flatten)]
     pub image: crate::image::args::ImageMount,
@@ -686,7 +713,7 @@ pub enum EvidenceCommand {
         files: Vec<PathBuf>,
     },
     /// Lay two histories side by side in a directory.
-    Merge(crate::evidence::merge::Merge),
+    Merge(Merge),
     /// Show the devices that a mount meets directly, and what was agreed on; go on without one that is lost.
     Peers(crate::peers::args::Peers),
 }

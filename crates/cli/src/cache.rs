@@ -1,17 +1,17 @@
 //! `holdfast cache`: what is kept on this machine of file systems and releases.
 
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, progress, table};
-use crate::paths::Directories;
 use clap::{Args, Subcommand};
 use holdfast_client::store::pins::{self, Pin};
 use holdfast_client::store::{CheckReport, DiskCache};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_daemon::cache::{ABOUT_FILE, About, SIZE_FILE, size_given};
+use holdfast_daemon::control::Client;
 use holdfast_daemon::mounts::pinning::PinState;
 use holdfast_daemon::mounts::requests::{self, ListPins, Status};
 use holdfast_daemon::mounts::status::MountDaemonStatus;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use serde::Serialize;
@@ -292,7 +292,7 @@ fn describe(shown: &CacheOutput) -> String {
         let state = match (&one.trouble, one.under_way, pin.whole) {
             (Some(trouble), ..) => format!("NOT fetched: {}", clean(trouble)),
             (None, true, _) => "being fetched".to_owned(),
-            (None, false, true) => format!("as of {}", crate::time::moment(pin.at_ns)),
+            (None, false, true) => format!("as of {}", holdfast_daemon::time::moment(pin.at_ns)),
             (None, false, false) => "not whole yet; mount it".to_owned(),
         };
         let what = format!("{} files, {}, {state}", pin.files, HumanBytes(pin.bytes));
@@ -406,7 +406,7 @@ fn check(directories: &Directories, format: Format) -> Outcome {
 fn size(bytes: Option<u64>, directories: &Directories, format: Format) -> Outcome {
     if let Some(bytes) = bytes {
         let base = directories.cache_base()?;
-        crate::paths::make_private(&base)?;
+        holdfast_daemon::paths::make_private(&base)?;
         let path = base.join(SIZE_FILE);
         std::fs::write(&path, format!("{bytes}\n"))
             .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))?;

@@ -1,11 +1,11 @@
 //! `holdfast components`: which sandboxed processes run, what each may do, and whether sandboxes hold here.
 
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use clap::Args;
 use holdfast_components::{
     Checked, ComponentError, Listing, Main, Program, Verdict, Wall, listings, selfcheck, weaker,
 };
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::collections::BTreeSet;
 
 /// The components of this program, by name.
@@ -13,7 +13,7 @@ pub fn table_of_components() -> Vec<(&'static str, Main)> {
     let server: &[(&'static str, Main)] =
         &[(holdfast_server::privsep::FRONT_END, holdfast_server::privsep::front_end)];
     [
-        holdfast_stack::COMPONENTS,
+        crate::card::COMPONENTS,
         holdfast_client::processes::COMPONENTS,
         holdfast_release::publish::apart::COMPONENTS,
         server,

@@ -3,15 +3,15 @@
 //! They are kept in the file system itself; the process that serves a mount of it finds, reads and verifies them.
 
 use crate::args::{Conflicts, ConflictsCommand};
-use crate::control::Bytes;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean};
-use crate::paths::Directories;
 use crate::serving::{Process, processes};
-use crate::time::moment;
 use holdfast_client::files::ConflictCopy;
+use holdfast_daemon::control::Bytes;
 use holdfast_daemon::mounts::conflicts::position;
 use holdfast_daemon::mounts::requests::{DropConflicts, ListConflicts, ReadConflict};
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

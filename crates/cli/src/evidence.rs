@@ -2,29 +2,21 @@
 
 mod head;
 pub mod merge;
+pub mod pieces;
 mod statement;
 mod verify;
 
 pub use statement::accepted;
 
 use crate::args::{Evidence, EvidenceCommand, StateSelector};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Format, clean, table};
-use crate::paths::Directories;
-use crate::time::moment;
-use crate::which::states;
-use holdfast_client::evidence::{EvidenceFile, Proof, read};
+use crate::output::{Format, table};
+use holdfast_client::evidence::Proof;
 use holdfast_client::statement::Statement;
-use holdfast_crypto::DigestKey;
-use serde::Serialize;
-use std::path::{Path, PathBuf};
-
-/// Name of the folder in a state directory.
-const FOLDER: &str = "evidence";
-/// How the files end.
-const EXTENSION: &str = "evidence";
-/// Kind of evidence that stops everything.
-const WRONG_ORDER: &str = "wrong order of operations";
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_failure::Outcome;
+use pieces::{Piece, files, find, open};
+use std::path::Path;
 
 /// `holdfast evidence`
 pub fn run(arguments: &Evidence, directories: &Directories, format: Format) -> Outcome {
@@ -42,101 +34,6 @@ pub fn run(arguments: &Evidence, directories: &Directories, format: Format) -> O
         EvidenceCommand::Verify { files } => verify::run(files, format),
         EvidenceCommand::Merge(arguments) => merge::run(arguments, directories, format),
         EvidenceCommand::Peers(arguments) => crate::peers::run(arguments, directories, format),
-    }
-}
-
-/// The pieces kept in a state directory, oldest first; unreadable ones are left out.
-pub fn kept_in(state_dir: &Path) -> Vec<Piece> {
-    files_in(state_dir)
-        .into_iter()
-        .filter_map(|path| open(&path).ok().map(|evidence| Piece::of(&path, &evidence)))
-        .collect()
-}
-
-/// One piece, as it is printed.
-#[derive(Serialize)]
-pub struct Piece {
-    name: String,
-    file: PathBuf,
-    file_system: String,
-    noticed_by_device: Option<u32>,
-    /// Nanoseconds since the epoch.
-    pub noticed_ns: i64,
-    kind: &'static str,
-    /// What the server did, in words.
-    pub explanation: String,
-    /// What anybody can check about it without trusting who kept it.
-    check: String,
-}
-
-impl Piece {
-    /// Whether it is about the order of operations (and not about data).
-    pub fn is_about_order(&self) -> bool {
-        self.kind == WRONG_ORDER
-    }
-
-    /// Whether it is what was lost by a declared restore, which accuses nobody.
-    pub fn is_of_restore(&self) -> bool {
-        self.file.to_string_lossy().ends_with("-lost.evidence")
-    }
-
-    fn of(path: &Path, evidence: &EvidenceFile) -> Piece {
-        let (kind, check) = check(evidence);
-        Piece {
-            name: name_of(path),
-            file: path.to_owned(),
-            file_system: evidence.file_system.to_string(),
-            noticed_by_device: evidence.device.map(|device| device.0),
-            noticed_ns: evidence.noticed_ns,
-            kind,
-            explanation: evidence.explanation.clone(),
-            check,
-        }
-    }
-
-    fn describe(&self) -> String {
-        let by = self.noticed_by_device.map_or("unknown".to_owned(), |device| device.to_string());
-        let rows = [
-            vec!["Evidence:".to_owned(), self.name.clone()],
-            vec!["About:".to_owned(), self.kind.to_owned()],
-            vec!["File system:".to_owned(), self.file_system.clone()],
-            vec!["Noticed:".to_owned(), format!("{} by device {by}", moment(self.noticed_ns))],
-            vec!["File:".to_owned(), self.file.display().to_string()],
-        ];
-        format!("{}\n\n{}\n\nChecked: {}", table(&rows), clean(&self.explanation), self.check)
-    }
-}
-
-/// What kind of proof it is, and what it proves by itself.
-fn check(evidence: &EvidenceFile) -> (&'static str, String) {
-    match &evidence.proof {
-        Proof::Block { reference, kind, served } => {
-            let verdict = match served.clone().open(&DigestKey::WELL_KNOWN, reference, *kind) {
-                Err(error) => format!("the bytes kept are not the block asked for: {error}"),
-                Ok(_) => "the bytes kept ARE the block asked for: this proves nothing".to_owned(),
-            };
-            ("altered data", verdict)
-        }
-        Proof::Missing { address, .. } => (
-            "missing data",
-            format!("the view kept here refers to block {address}; whoever can fetch that block refutes it"),
-        ),
-        Proof::Order { .. } | Proof::Statement(_) => {
-            let refused =
-                Statement::of_evidence(evidence).is_none_or(|statement| statement.refused.is_some());
-            let kind = if refused { WRONG_ORDER } else { "what a device was shown" };
-            (
-                kind,
-                "`holdfast evidence verify` says what it proves, by itself or with others' statements"
-                    .to_owned(),
-            )
-        }
-        Proof::Meeting { .. } => {
-            (WRONG_ORDER, "`holdfast evidence verify` says what it proves, by itself".to_owned())
-        }
-        Proof::Head { floor, head, earlier } => {
-            (WRONG_ORDER, head::judge(&evidence.file_system, floor, head, earlier.as_deref()).1)
-        }
     }
 }
 
@@ -174,63 +71,4 @@ fn export(name: &str, to: &Path, directories: &Directories, format: Format) -> O
         }
     }
     statement::write(evidence, to, format)
-}
-
-/// Why a file for others is not written.
-fn kept(to: &Path, error: &std::io::Error) -> Failure {
-    match error.kind() {
-        std::io::ErrorKind::AlreadyExists => Failure::new(
-            Exit::CannotCreate,
-            format!("{}: exists already and is not overwritten", to.display()),
-        ),
-        _ => Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display())),
-    }
-}
-
-fn open(path: &Path) -> Outcome<EvidenceFile> {
-    read(path).map_err(|error| {
-        let code = match error.kind() {
-            std::io::ErrorKind::InvalidData => Exit::Data,
-            _ => Exit::NoInput,
-        };
-        Failure::new(code, format!("{}: {error}", path.display()))
-    })
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn files(which: &StateSelector, directories: &Directories) -> Outcome<Vec<PathBuf>> {
-    Ok(states(which, directories)?.iter().flat_map(|state_dir| files_in(state_dir)).collect())
-}
-
-/// Their names begin with the time, so by name is by age.
-fn files_in(state_dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(state_dir.join(FOLDER)) else { return Vec::new() };
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION))
-        .collect();
-    found.sort();
-    found
-}
-
-/// The piece with this name or the only one that begins with it; or a file.
-fn find(name: &str, directories: &Directories) -> Outcome<PathBuf> {
-    let all = files(&StateSelector { url: None, key: None }, directories)?;
-    let mut matching: Vec<_> = all.into_iter().filter(|path| name_of(path).starts_with(name)).collect();
-    if let Some(exact) = matching.iter().position(|path| name_of(path) == name) {
-        return Ok(matching.swap_remove(exact));
-    }
-    match (matching.len(), Path::new(name).is_file()) {
-        (1, _) => Ok(matching.swap_remove(0)),
-        (0, true) => Ok(PathBuf::from(name)),
-        (0, false) => Err(Failure::new(Exit::NoInput, format!("there is no evidence named '{name}'"))
-            .hint("`holdfast evidence list` shows what there is")),
-        (several, _) => {
-            Err(Failure::new(Exit::NoInput, format!("'{name}' could be any of {several} pieces of evidence")))
-        }
-    }
 }

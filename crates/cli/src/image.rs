@@ -3,12 +3,12 @@
 pub mod args;
 
 use crate::args::Mount;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::Directories;
 use crate::reading::args::{Demands, ReleaseSource, Verify};
-use crate::reading::{Named, open_failure, release_failure};
+use crate::reading::source::{Named, release_failure};
 use args::Export;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use holdfast_release::image::attach::{AttachError, Reads, SOURCE, attach};
 use holdfast_release::image::{self, Checked, ExportOptions, ImageError, ImageOf, Report};
@@ -116,7 +116,7 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
             let message = format!("no record {} of this release was ever accepted here", of.sequence);
             Failure::new(Exit::NoInput, message).hint("export the release again, to the same directory")
         })?;
-        release.tree_of(&then.file).map_err(open_failure)?
+        release.tree_of(&then.file)?
     };
     let bar = progress("verifying");
     let told = |names: u64, bytes: u64| bar.set_message(format!("verifying: {names} names, {bytes} bytes"));
@@ -206,7 +206,7 @@ fn attach_failure(error: AttachError) -> Failure {
 fn failure(error: ImageError) -> Failure {
     let text = error.to_string();
     match error {
-        ImageError::Content { path, error } => crate::reading::content_failure(&path, &error),
+        ImageError::Content { path, error } => crate::reading::source::content_failure(&path, &error),
         ImageError::Disk { .. } => Failure::new(Exit::Io, text),
         ImageError::None(_) => Failure::new(Exit::NoInput, text),
         ImageError::Unclear { .. } => Failure::new(Exit::Data, text),

@@ -1,11 +1,11 @@
 //! Whoever signs with a device's key: the process that serves mounts of it, or an engine that is started here for one command.
 //! Only one process may at a time; one that begins or ends is waited for.
 
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{Key, started};
 use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_client::{Engine, EngineConfig};
+use holdfast_daemon::control::Client;
+use holdfast_daemon::keys::{Key, started};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_rpc::Address;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! `holdfast keygen`
 
 use crate::args::Keygen;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
 use crate::output::Format;
 use holdfast_crypto::keyfile;
+use holdfast_daemon::keys;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 
 #[derive(Serialize)]

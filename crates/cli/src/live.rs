@@ -1,15 +1,15 @@
 //! Live file systems as sources of releases: a directory of one, read by one verified view, and its server, from which
 //! mirrors may have the blocks.
 
-use crate::exit::Outcome;
 use crate::key_user::KeyUser;
-use crate::keys::{self, Key};
-use crate::paths::{Directories, make_private};
 use holdfast_client::reader::{self, VerifiedView};
 use holdfast_client::remote::Remote;
 use holdfast_client::tree::Base;
+use holdfast_daemon::keys::{self, Key};
 use holdfast_daemon::mounts::requests::FetchView;
 use holdfast_daemon::mounts::service::view_of;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::Outcome;
 use holdfast_release::origin::Origin;
 use holdfast_rpc::Address;
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,6 @@
 //! The `holdfast` command: arguments in, calls to the crates, words or JSON out. It decides nothing about file
 //! systems; what it answers for is that every failure says what happened, to what, and what to do, with an exit
-//! code that means something ([`exit`]).
+//! code that means something ([`Exit`]).
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -9,15 +9,19 @@ mod automount;
 mod blocks;
 mod bucket;
 mod cache;
+#[cfg_attr(not(feature = "card"), path = "without/card.rs")]
+mod card;
 mod components;
 mod conflicts;
 mod evidence;
+mod features;
 mod gateway;
 mod history;
 mod image;
 mod import;
 mod key_user;
 mod keygen;
+mod listening;
 mod live;
 mod manual;
 mod mount;
@@ -45,10 +49,9 @@ mod which;
 mod witness;
 
 use args::{AnyCommand, Cli, Command, VolumeCommand};
-use clap::Parser;
 use clap::error::ErrorKind;
-use holdfast_daemon::{control, keys, limits, logging, paths, time, watch};
-use holdfast_failure::{self as exit, Exit, Failure, Outcome};
+use holdfast_daemon::watch;
+use holdfast_failure::{Exit, Failure, Outcome};
 use output::Format;
 use std::process::ExitCode;
 
@@ -64,11 +67,21 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|name| mount::helper::is_meant(&name)) {
         return mount::helper::main(arguments);
     }
-    let cli = match Cli::<AnyCommand>::try_parse() {
+    let is_json = || std::env::args_os().any(|argument| argument == "--json");
+    if let Some(failure) = features::refusal(args::command::<AnyCommand>(), std::env::args_os()) {
+        (if is_json() { Format::Json } else { Format::Text }).print_failure(&failure);
+        return ExitCode::from(failure.code as u8);
+    }
+    let cli = match args::parse() {
         Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            let format = if is_json() { Format::Json } else { Format::Text };
+            let printed = format.print(&features::version(), features::VersionOutput::words);
+            return ExitCode::from(printed.map_or_else(|failure| failure.code, |()| Exit::Done) as u8);
+        }
         Err(error) => {
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            let is_json = std::env::args_os().any(|argument| argument == "--json");
+            let asked = error.kind() == ErrorKind::DisplayHelp;
+            let is_json = is_json();
             match manual::of_missing_command(&error) {
                 _ if asked => drop(error.print()),
                 Some((command, _)) if is_json => {
@@ -125,8 +138,8 @@ fn run(cli: Cli<AnyCommand>, format: Format) -> Outcome {
         Command::Release(arguments) => release::run(arguments, directories, format),
         Command::Volume(arguments) => match &arguments.command {
             VolumeCommand::Whole(command) => volume::run(command, directories, format),
-            VolumeCommand::Owner(arguments) => programs::owned::owner(arguments, format),
-            VolumeCommand::Credential(arguments) => programs::credential::run(arguments, format),
+            VolumeCommand::Owner(arguments) => card::owner(arguments, format),
+            VolumeCommand::Credential(arguments) => card::credential(arguments, format),
         },
         Command::Program(arguments) => programs::program(arguments, directories, format),
         Command::Cache(arguments) => cache::run(arguments, directories, format),

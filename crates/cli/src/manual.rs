@@ -1,38 +1,10 @@
 //! Help, manual pages and completions, all made from the command line's own description.
 
-use crate::args::{AnyCommand, Cli, Command, Completions, Help, Man};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::args::{self, AnyCommand, Command, Completions, Help, Man};
 use crate::output::{line, table};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Subcommand};
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::path::Path;
-
-/// The commands that the help at the top shows, by who uses them. `holdfast help --all` has the others too.
-const READERS: [(&str, &[&str]); 5] = [
-    (
-        "Working with files",
-        &["keygen", "mount", "umount", "status", "history", "restore", "snapshot", "conflicts", "salvage"],
-    ),
-    ("For administrators", &["fs", "server"]),
-    ("For publishers", &["release"]),
-    ("Disks and programs", &["volume", "program"]),
-    ("Looking closer", &["cache", "evidence"]),
-];
-
-/// How the help at the top is laid out: [`READERS`], one command a line, between usage and options.
-pub fn template() -> String {
-    let commands = Command::augment_subcommands(clap::Command::new("holdfast"));
-    let width = READERS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max().unwrap_or(0);
-    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
-    for (readers, names) in READERS {
-        text += &format!("\n{readers}:\n");
-        for name in names {
-            let about = commands.find_subcommand(name).and_then(clap::Command::get_about);
-            text += &format!("  {name:width$}  {}\n", about.map(ToString::to_string).unwrap_or_default());
-        }
-    }
-    text + "\nOptions:\n{options}{after-help}"
-}
 
 /// `holdfast help`
 pub fn help(arguments: &Help) -> Outcome {
@@ -68,13 +40,13 @@ fn all() -> String {
         }
     }
     let mut rows = Vec::new();
-    leaves(&Cli::<Command>::command(), "holdfast", &mut rows);
+    leaves(&args::command::<Command>(), "holdfast", &mut rows);
     format!("{}\n\n`holdfast COMMAND --help` has options and examples of each.", table(&rows))
 }
 
 /// A command, by the words behind `holdfast`; also by its former spelling.
 fn command(words: &[&str]) -> Option<clap::Command> {
-    let mut root = Cli::<AnyCommand>::command();
+    let mut root = args::command::<AnyCommand>();
     // Building fills in full names and the options that all commands share.
     root.build();
     words.iter().try_fold(root, |command, word| command.find_subcommand(word).cloned())
@@ -93,7 +65,7 @@ pub fn of_missing_command(error: &clap::Error) -> Option<(String, clap::builder:
 /// `holdfast completions`
 pub fn completions(arguments: &Completions) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::<Command>::command(), "holdfast", &mut script);
+    clap_complete::generate(arguments.shell, &mut args::command::<Command>(), "holdfast", &mut script);
     line(String::from_utf8_lossy(&script).trim_end())
 }
 
@@ -120,7 +92,7 @@ fn pages(directory: &Path) -> Outcome {
     let failed =
         |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(failed)?;
-    clap_mangen::generate_to(Cli::<Command>::command(), directory).map_err(failed)?;
+    clap_mangen::generate_to(args::command::<Command>(), directory).map_err(failed)?;
     let mut page = clap_mangen::roff::Roff::new();
     page.control("TH", ["holdfast-exit-codes", "1"]);
     page.control("SH", ["NAME"]);
@@ -136,7 +108,7 @@ fn pages(directory: &Path) -> Outcome {
 
 /// The whole manual, as Markdown.
 pub fn markdown() -> String {
-    let mut root = Cli::<Command>::command().term_width(100);
+    let mut root = args::command::<Command>().term_width(100);
     root.build();
     let mut text = String::from(
         "# Manual\n\nThis is what `--help` says, command by command. It is made by `holdfast man --markdown`.\n",

@@ -1,6 +1,6 @@
 //! Printing: text for people, JSON for programs, progress for the impatient.
 
-use crate::exit::{Exit, Failure, Outcome};
+use holdfast_failure::{Exit, Failure, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};

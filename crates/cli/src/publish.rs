@@ -1,31 +1,27 @@
 //! `holdfast release publish`: a directory becomes a signed release.
 
-use crate::bucket::{self, Target};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::bucket;
 use crate::live::{self, LiveDirectory};
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, make_private};
 use crate::reading::args::Publish;
-use crate::reading::{release_failure, span_of};
+use crate::reading::source::span_of;
 use holdfast_components::Program;
 use holdfast_content::Handle;
 use holdfast_crypto::{DigestKey, KeyHolder};
-use holdfast_release::draft::Draft;
-use holdfast_release::form;
-use holdfast_release::keys::{KeySet, Origin, ReleaseId};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{ReleaseOptions, Report, compose, compose_apart, lock, tidy};
-use holdfast_release::publish::hold;
+use holdfast_release::publish::PublishError;
+use holdfast_release::publish::bucket::BucketTarget;
+use holdfast_release::publish::compose::{ReleaseOptions, Report};
 use holdfast_release::publish::live::{LiveSource, find_directory};
+use holdfast_release::publish::publication::{Publication, PublicationProgress, Walker};
 use holdfast_release::publish::rules::Rules;
-use holdfast_release::publish::{Progress, PublishError};
-use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_release::send;
-use holdfast_release::signing::{Role, Signed};
+use indicatif::ProgressBar;
 use serde::Serialize;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,7 +52,7 @@ struct PublishOutput {
 /// `holdfast release publish`
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
     let bucket =
-        bucket::address(&arguments.to).map(|address| Target::open(address, directories)).transpose()?;
+        bucket::address(&arguments.to).map(|address| bucket::open(address, directories)).transpose()?;
     let target = match &bucket {
         Some(bucket) => bucket.copy(),
         None => std::path::absolute(&arguments.to)
@@ -78,41 +74,20 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     let rules = Rules::new(&arguments.exclude, &arguments.opaque)
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let life_s = span_of("--expires", &arguments.expires)?;
-    let holders: Vec<Arc<dyn KeyHolder>> = arguments
-        .key
-        .iter()
-        .map(|file| {
-            let key = keys::read(file)?;
-            if live.is_none() && matches!(key, keys::Key::Here(_)) {
-                apart_from(file, &source, &rules)?;
-            }
-            key.into_holder()
-        })
-        .collect::<Outcome<_>>()?;
-
-    let brought = match &bucket {
-        Some(bucket) => bucket.bring(&holders, directories)?,
-        None => None,
-    };
+    let sending = bucket::sending(&arguments.sending, CONNECTIONS)?;
+    let signers = signers(arguments, live.is_none(), &source, &rules)?;
     let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
-    std::fs::create_dir_all(&target)
-        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", target.display())))?;
-    let _lock = lock(&target)?;
-    let dir = ReleaseDir::new(&target);
-    let (id, first) = match dir.chain() {
-        Ok(chain) => (chain.id(), false),
-        Err(ReleaseDirError::Missing(_)) => (first_keys(&dir, &target, &holders)?, true),
-        Err(error) => return Err(release_failure(error)),
-    };
     let memory = match arguments.forget {
         true => None,
         false => Some(memory_file(directories, &source, &target)?),
     };
+    let mut salt = [0; 16];
+    keys::random(&mut salt)?;
     let mut first_key = DigestKey::WELL_KNOWN;
     if arguments.private_digests {
         keys::random(&mut first_key.0)?;
     }
-    let terms = ReleaseOptions {
+    let options = ReleaseOptions {
         source: &source,
         target: &target,
         now_s: now_s(),
@@ -131,76 +106,70 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
             server: &*opened.server,
         }),
     };
+    let walker = match arguments.one_process {
+        true => Walker::Inside,
+        false => Walker::Apart(Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?),
+    };
+    let expires_s = options.now_s.saturating_add(life_s);
+    let to_bucket = bucket.as_ref().map(|bucket| (bucket, sending));
+    let publication = Publication { options, signers: &signers, salt, walker, bucket: to_bucket };
     let bar = bytes_bar("looking");
-    let mut shown = |progress: Progress| {
-        if progress.names.0 > 0 {
-            bar.set_message(format!("publishing {}/{} files", progress.names.0, progress.names.1));
-        } else {
-            bar.set_message(format!("looking: {} files", progress.names.1));
-        }
-        bar.set_length(progress.bytes.1);
-        bar.set_position(progress.bytes.0);
+    let published = publication.run(&|progress| {
+        show(&bar, progress);
         true
-    };
-    let composed = match arguments.one_process {
-        true => compose(&terms, &mut shown),
-        false => {
-            let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
-            compose_apart(&terms, program, &mut shown)
-        }
-    };
-    let mut composed = composed.map_err(|error| match (&bucket, error) {
-        (Some(bucket), error @ PublishError::Damaged { .. }) => {
-            Failure::from(error).hint(bucket.make_again())
-        }
-        (_, error) => error.into(),
     })?;
     bar.finish_and_clear();
-    for holder in &holders {
-        composed.draft.sign(&**holder).map_err(release_failure)?;
-    }
-    let expires_s = terms.now_s.saturating_add(life_s);
+    let (draft, lacking) = published.draft.unzip();
     let mut done = PublishOutput {
         origin,
-        id: id.to_string(),
+        id: published.id.to_string(),
         directory: target.clone(),
-        bucket: bucket.as_ref().map(Target::name),
-        url: bucket.as_ref().map(Target::url),
-        sent: None,
+        bucket: bucket.as_ref().map(BucketTarget::name),
+        url: bucket.as_ref().map(BucketTarget::url),
+        sent: published.sent,
         expires: moment(expires_s),
-        report: composed.report.clone(),
-        first,
-        draft: None,
-        lacking: Vec::new(),
+        report: published.report,
+        first: published.first,
+        draft,
+        lacking: lacking.iter().flatten().map(ToString::to_string).collect(),
     };
-    done.report.notes.extend(brought);
     if arguments.one_process {
         done.report.notes.push("--one-process: what parses the tree had the keys in its memory".to_owned());
     }
-    let parts = composed.draft.parts().map_err(release_failure)?;
-    done.lacking = parts.iter().filter(|part| !part.is_signed()).map(ToString::to_string).collect();
-    if done.lacking.is_empty() {
-        let finished = composed.draft.finish().map_err(release_failure)?;
-        dir.install(&finished).map_err(release_failure)?;
-        composed.remember()?;
-        tidy(&target, arguments.keep.into())?;
-        if let Some(bucket) = &bucket {
-            done.sent = Some(bucket.send(&target, &arguments.sending, CONNECTIONS)?);
-            done.report.notes.extend(bucket.read_back(id, directories));
-        }
-        // The release is in force; what could not be let go is tried again the next time.
-        if let Some((opened, _)) = &opened
-            && let Err(error) = hold::release_holds(&*opened.server, &target)
-        {
-            done.report.notes.push(format!("older releases are still held at the server: {error}"));
-        }
-    } else {
-        let draft = draft_file(&target, done.report.sequence);
-        write_draft(&draft, &composed.draft)?;
-        composed.remember()?;
-        done.draft = Some(draft);
-    }
     format.print(&done, describe)
+}
+
+/// Shows where a publication is.
+fn show(bar: &ProgressBar, progress: PublicationProgress) {
+    let (message, bytes) = match progress {
+        PublicationProgress::Fetching(at) => ("fetching what the bucket has".to_owned(), at.bytes),
+        PublicationProgress::Reading(at) if at.names.0 > 0 => {
+            (format!("publishing {}/{} files", at.names.0, at.names.1), at.bytes)
+        }
+        PublicationProgress::Reading(at) => (format!("looking: {} files", at.names.1), at.bytes),
+        PublicationProgress::Sending(at) => return bucket::show(bar, at),
+        PublicationProgress::Reached(_) => return,
+    };
+    bar.set_message(message);
+    bar.set_length(bytes.1);
+    bar.set_position(bytes.0);
+}
+
+/// Those who sign here. A key that lies in the tree `source` on this machine would be published with it.
+fn signers(
+    arguments: &Publish,
+    is_local: bool,
+    source: &Path,
+    rules: &Rules,
+) -> Outcome<Vec<Arc<dyn KeyHolder>>> {
+    let signer = |file: &PathBuf| {
+        let key = keys::read(file)?;
+        if is_local && matches!(key, keys::Key::Here(_)) {
+            apart_from(file, source, rules)?;
+        }
+        key.into_holder()
+    };
+    arguments.key.iter().map(signer).collect()
 }
 
 /// A directory of this machine, of which the release directory may be no part.
@@ -216,7 +185,6 @@ fn local(directory: &Path, target: &Path) -> Outcome<PathBuf> {
     Ok(source)
 }
 
-/// A key that lies in the tree would be published with it.
 fn apart_from(key: &Path, source: &Path, rules: &Rules) -> Outcome {
     use std::os::unix::ffi::OsStrExt;
     let path = key.canonicalize().unwrap_or_default();
@@ -253,48 +221,6 @@ fn open_live(
     let opened = live::open(&live.address, key, directories)?;
     let directory = find_directory(&opened.base, &live.path)?;
     Ok((opened, directory))
-}
-
-/// Makes the first key set of a release: these keys, all of which must sign.
-fn first_keys(dir: &ReleaseDir, target: &Path, holders: &[Arc<dyn KeyHolder>]) -> Outcome<ReleaseId> {
-    let is_empty = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
-    if !is_empty {
-        let message = format!("{} is not empty, and holds no release", target.display());
-        return Err(
-            Failure::new(Exit::CannotCreate, message).hint("name an empty directory, or one of a release")
-        );
-    }
-    let keys: BTreeSet<_> = holders.iter().map(|holder| holder.public()).collect();
-    let threshold = keys.len() as u16;
-    let mut salt = [0; 16];
-    keys::random(&mut salt)?;
-    let set = KeySet {
-        number: 1,
-        origin: Origin::First { salt },
-        role: Role { keys, threshold },
-        freshness: None,
-        certificates: false,
-    };
-    let mut draft =
-        Draft { sets: Vec::new(), keys: Some(Signed::unsigned(set)), root: None, statement: None };
-    for holder in holders {
-        draft.sign(&**holder).map_err(release_failure)?;
-    }
-    let finished = draft.finish().map_err(release_failure)?;
-    dir.install(&finished).map_err(release_failure)?;
-    Ok(finished.chain.id())
-}
-
-/// Beside the release directory, since it is no file of a release.
-fn draft_file(target: &Path, sequence: u64) -> PathBuf {
-    let mut name = target.file_name().unwrap_or_default().to_owned();
-    name.push(format!("-{sequence}.draft"));
-    target.with_file_name(name)
-}
-
-fn write_draft(path: &Path, draft: &Draft) -> Outcome {
-    std::fs::write(path, form::write(draft))
-        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())))
 }
 
 /// Where it is remembered what of `source` is in `target`.

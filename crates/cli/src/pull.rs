@@ -1,19 +1,20 @@
 //! `holdfast release pull`: a directory becomes a mirror of a release, or is brought up to date.
 
-use crate::bucket::{self, Target};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::bucket;
 use crate::live;
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, DirectoryList, make_private};
 use crate::reading::args::{Pull, ReleaseSource};
-use crate::reading::{Named, open_failure};
+use crate::reading::source::Named;
+use holdfast_daemon::paths::{Directories, DirectoryList, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::mirror;
 use holdfast_release::moment::moment;
 use holdfast_release::open::Options;
 use holdfast_release::origin::OriginMirror;
+use holdfast_release::publish::bucket::BucketTarget;
 use holdfast_release::publish::compose::lock;
-use holdfast_release::pull::{CheckedRelease, Progress, PullError, PullOptions, Report, check, pull};
+use holdfast_release::pull::{CheckedRelease, Progress, PullOptions, Report, check, pull};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
             .map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))
     };
     let bucket = bucket::address(&arguments.directory)
-        .map(|address| Target::open(address, directories))
+        .map(|address| bucket::open(address, directories))
         .transpose()?;
     if let Some(bucket) = &bucket {
         bucket.no_other(id)?;
@@ -100,11 +101,11 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         true
     };
     if let (Some(bucket), Some(folder)) = (&bucket, folder) {
-        let whole = check(&options, &folder, &shown).map_err(failure)?;
+        let whole = check(&options, &folder, &shown)?;
         bar.finish_and_clear();
         return send(arguments, bucket, &folder, &options, &whole, format);
     }
-    let report = pull(&options, mirrors, &terms, &shown).map_err(failure)?;
+    let report = pull(&options, mirrors, &terms, &shown)?;
     bar.finish_and_clear();
     if let Some(bucket) = &bucket {
         let Report { valid_until_s, blocks_verified, notices, .. } = report;
@@ -130,7 +131,7 @@ fn tell(notices: &[String]) {
 /// Makes a bucket a mirror of what a directory has.
 fn send(
     arguments: &Pull,
-    bucket: &Target,
+    bucket: &BucketTarget,
     folder: &Path,
     options: &Options,
     whole: &CheckedRelease,
@@ -138,7 +139,13 @@ fn send(
 ) -> Outcome {
     tell(&whole.notices);
     let _lock = lock(folder)?;
-    let report = bucket.send(folder, &arguments.sending, arguments.connections.into())?;
+    let sending = bucket::sending(&arguments.sending, arguments.connections.into())?;
+    let bar = bytes_bar("sending");
+    let report = bucket.send(folder, &sending, &|progress| {
+        bucket::show(&bar, progress);
+        true
+    })?;
+    bar.finish_and_clear();
     let sent = Sent {
         id: options.id.to_string(),
         bucket: bucket.name(),
@@ -185,20 +192,4 @@ fn describe(done: &PullOutput) -> String {
             known => format!(", {known} were before"),
         },
     )
-}
-
-/// What a pull that did not succeed means for people.
-pub fn failure(error: PullError) -> Failure {
-    let text = error.to_string();
-    match error {
-        PullError::Open(error) => open_failure(error),
-        PullError::Disk(error) => error.into(),
-        PullError::Unavailable(..) => {
-            Failure::new(Exit::Unavailable, text).hint("try again, or name another mirror with --mirror")
-        }
-        PullError::Torn { .. } | PullError::Behind { .. } => Failure::new(Exit::Protocol, text),
-        PullError::Foreign { .. } => Failure::new(Exit::CannotCreate, text),
-        PullError::NoRoom { .. } => Failure::new(Exit::Io, text),
-        PullError::Stopped => Failure::new(Exit::Failed, text),
-    }
 }

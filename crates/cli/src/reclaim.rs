@@ -1,12 +1,12 @@
 //! `holdfast fs reclaim`: removing files that no directory names any more.
 
 use crate::args::Reclaim;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::Directories;
 use crate::serving::processes;
 use holdfast_client::ReclaimReport;
 use holdfast_daemon::mounts::requests;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 
 #[derive(Serialize)]

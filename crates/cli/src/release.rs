@@ -1,31 +1,18 @@
 //! `holdfast release`: keys, renewals, revocations and signatures of signed releases.
-//!
-//! Every command that signs makes a draft first, signs it with the keys at hand, and puts it in its place if that is
-//! enough; if not, the draft is what it leaves, for `holdfast release sign` on other machines.
 
 pub mod args;
 mod keys;
 mod renew;
 mod revoke;
+mod settling;
 mod show;
 mod sign;
 
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
-use crate::paths::Directories;
 use crate::{gateway, image, publish, pull, reading, serve};
 use args::{KeysCommand, Release, ReleaseCommand};
-use holdfast_crypto::KeyHolder;
-use holdfast_release::accept::{ExpiredPolicy, HighestRecord, accept};
-use holdfast_release::draft::{Draft, DraftError, DraftPart, FinishedDraft};
-use holdfast_release::form;
-use holdfast_release::keys::KeyChain;
-use holdfast_release::record::{RootFile, authenticate};
-use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
-use holdfast_release::signing::Signable;
-use serde::Serialize;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::Outcome;
 
 /// `holdfast release`
 pub fn run(arguments: &Release, directories: &Directories, format: Format) -> Outcome {
@@ -48,177 +35,4 @@ pub fn run(arguments: &Release, directories: &Directories, format: Format) -> Ou
         ReleaseCommand::Sign(arguments) => sign::sign(arguments, format),
         ReleaseCommand::Show(arguments) => show::show(arguments, format),
     }
-}
-
-/// Seconds since 1970, now.
-fn now_s() -> u64 {
-    u64::try_from(crate::time::now_ns()).unwrap_or(0) / 1_000_000_000
-}
-
-/// Where something goes once enough have signed it.
-#[derive(Clone, Debug)]
-enum DraftTarget {
-    /// The directory of a release.
-    Directory(PathBuf),
-    /// The file of a certificate.
-    Certificate(PathBuf),
-}
-
-impl DraftTarget {
-    fn path(&self) -> &Path {
-        match self {
-            DraftTarget::Directory(path) | DraftTarget::Certificate(path) => path,
-        }
-    }
-
-    /// The draft beside it, `NAME.KIND.draft`: never inside a release, where it could get to a mirror.
-    fn draft(&self, kind: &str) -> Outcome<PathBuf> {
-        let path = std::path::absolute(self.path()).map_err(|error| io(self.path(), error))?;
-        let Some(name) = path.file_name() else {
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{}: cannot be the directory of a release", path.display()),
-            ));
-        };
-        let mut name = name.to_owned();
-        name.push(kind);
-        name.push(".draft");
-        Ok(path.with_file_name(name))
-    }
-}
-
-/// What became of something that was to be signed.
-#[derive(Serialize)]
-struct Signed {
-    release: String,
-    /// What the keys at hand have signed now.
-    signed: Vec<String>,
-    /// Whether enough have signed everything.
-    complete: bool,
-    /// Where it is now.
-    path: PathBuf,
-    /// Signatures that are missing.
-    lacking: Vec<String>,
-}
-
-impl Signed {
-    fn describe(&self) -> String {
-        let path = self.path.display();
-        let mut text = format!("{}\n\n", self.release);
-        if !self.signed.is_empty() {
-            text.push_str(&format!("signed: {}\n", self.signed.join(", ")));
-        }
-        if self.complete {
-            text.push_str(&format!("signed by enough people; it is in {path}"));
-        } else {
-            text.push_str(&format!(
-                "NOT signed by enough people yet, so nothing of it counts. It waits in {path}\n{}\nGive them the file: \
-                 holdfast release sign {path} --key KEY",
-                self.lacking.join("\n")
-            ));
-        }
-        text
-    }
-}
-
-/// Signs a draft with the keys at hand; then puts what is signed in its place, or leaves the draft.
-fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &DraftTarget, kind: &str) -> Outcome<Signed> {
-    let draft_path = place.draft(kind)?;
-    if let DraftTarget::Certificate(path) = place {
-        not_there(path)?;
-    }
-    let mut signed = Vec::new();
-    for key in keys {
-        let added = draft.sign(key.as_ref())?;
-        signed.extend(added.into_iter().filter(|what| !signed.contains(what)).collect::<Vec<_>>());
-    }
-    let release = draft.id()?.to_string();
-    match draft.finish() {
-        Ok(finished) => {
-            install(&finished, place)?;
-            Ok(Signed { release, signed, complete: true, path: place.path().to_owned(), lacking: Vec::new() })
-        }
-        Err(DraftError::Unfinished(parts)) => {
-            not_there(&draft_path)?;
-            holdfast_durable::replace(&draft_path, &form::write(&draft), 0o644)
-                .map_err(|error| io(&draft_path, error))?;
-            Ok(Signed { release, signed, complete: false, path: draft_path, lacking: words(&parts) })
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Puts what is signed in its place, unless people who know what is there now would refuse it.
-fn install(finished: &FinishedDraft, place: &DraftTarget) -> Outcome {
-    match (place, &finished.revocation) {
-        (DraftTarget::Certificate(path), Some(revocation)) => {
-            not_there(path)?;
-            holdfast_durable::replace(path, &form::write(revocation), 0o644).map_err(|error| io(path, error))
-        }
-        (DraftTarget::Certificate(path), None) => Err(Failure::new(
-            Exit::Usage,
-            format!("{}: nothing is revoked, so there is no certificate", path.display()),
-        )),
-        (DraftTarget::Directory(path), _) => {
-            let directory = ReleaseDir::new(path);
-            if let Some(root) = &finished.root {
-                let seen = match directory.chain() {
-                    Ok(chain) => directory.root(&chain)?.and_then(|root| seen(&chain, &root)),
-                    Err(ReleaseDirError::Missing(_)) => None,
-                    Err(error) => return Err(error.into()),
-                };
-                accept(&finished.chain, root, seen.as_ref(), now_s(), ExpiredPolicy::Refuse).map_err(
-                    |refusal| {
-                        Failure::new(
-                            Exit::Failed,
-                            format!("people would refuse it, so nothing was changed: {refusal}"),
-                        )
-                    },
-                )?;
-            }
-            Ok(directory.install(finished)?)
-        }
-    }
-}
-
-/// What somebody knows who has seen what a directory holds.
-fn seen(chain: &KeyChain, root: &RootFile) -> Option<HighestRecord> {
-    let authentic = authenticate(chain, root).ok()?;
-    let record = authentic.record();
-    Some(HighestRecord {
-        sequence: record.sequence,
-        record: record.digest(),
-        issued_s: record.issued_s,
-        validity: authentic.validity(),
-        latest_s: authentic.issued_last_s(),
-    })
-}
-
-/// The keys that arguments name.
-fn signers(arguments: &[PathBuf]) -> Outcome<Vec<Arc<dyn KeyHolder>>> {
-    arguments
-        .iter()
-        .map(|argument| crate::keys::read(argument).and_then(crate::keys::Key::into_holder))
-        .collect()
-}
-
-fn words(parts: &[DraftPart]) -> Vec<String> {
-    parts.iter().map(ToString::to_string).collect()
-}
-
-fn not_there(path: &Path) -> Outcome {
-    if path.symlink_metadata().is_err() {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Exit::CannotCreate,
-        format!("{}: exists already and is not overwritten", path.display()),
-    )
-    .hint(
-        "if it is a draft that waits for signatures, sign it with `holdfast release sign`; else move it away",
-    ))
-}
-
-fn io(path: &Path, error: std::io::Error) -> Failure {
-    Failure::new(Exit::Io, format!("{}: {error}", path.display()))
 }

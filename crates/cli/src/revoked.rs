@@ -1,10 +1,10 @@
 //! `holdfast fs revoke`: ends a writable file system for good.
 
 use crate::args::FsRevoke;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
 use crate::output::Format;
 use holdfast_crypto::KeyHolder;
+use holdfast_daemon::keys;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::file_system::{Revocation, Statement};
 use holdfast_release::form::{self, Kind};
 use holdfast_release::signing::Signed;

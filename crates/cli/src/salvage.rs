@@ -4,12 +4,12 @@
 //! it into a folder of its own below the state directory, with a list. Here those folders are shown and copied.
 
 use crate::args;
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
-use crate::paths::Directories;
 use crate::which::states;
+use holdfast_daemon::control::Client;
 use holdfast_daemon::mounts::requests;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;

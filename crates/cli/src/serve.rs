@@ -1,8 +1,9 @@
 //! `holdfast release serve`: a mirror of a signed release.
 
 use crate::args::Serve;
-use crate::exit::Outcome;
-use crate::{limits, live, logging, server};
+use crate::{listening, live};
+use holdfast_daemon::{limits, logging};
+use holdfast_failure::Outcome;
 use holdfast_release::serve::{ServeConfig, Server};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 pub fn run(arguments: &Serve) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();
-    let mut config = ServeConfig::new(arguments.directory.clone(), server::resolve(&arguments.listen)?);
+    let mut config = ServeConfig::new(arguments.directory.clone(), listening::resolve(&arguments.listen)?);
     config.limits.threads = arguments.threads.into();
     config.limits.connections_max = arguments.connections_max as usize;
     config.limits.idle_s = arguments.idle;
@@ -21,5 +22,5 @@ pub fn run(arguments: &Serve) -> Outcome {
     let server = Server::open(config)?;
     let says =
         format!("holdfast serves {} on http://{}/", arguments.directory.display(), server.local_address());
-    Ok(server.run(server::announced(says))?)
+    Ok(server.run(listening::announced(says))?)
 }

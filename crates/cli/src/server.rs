@@ -1,25 +1,24 @@
 //! `holdfast server`: runs a server, or works on its data directory.
 
+#[cfg_attr(not(feature = "convert"), path = "without/convert.rs")]
 mod convert;
 mod metrics;
 mod operate;
 
 use crate::args::{CreateBy, Server, ServerAllow, ServerCommand};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
-use crate::output::{Format, line};
-use crate::paths::Directories;
-use crate::{blocks, limits, logging};
-use holdfast_components::Program;
+use crate::blocks;
+use crate::listening::{announced, front_end, resolve};
+use crate::output::Format;
 use holdfast_crypto::keyfile;
-use holdfast_server::{CreatePolicy, RunError, ServerConfig, StateAddress, until_signalled};
-use std::future::{Future, poll_fn};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::{limits, logging};
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_server::{CreatePolicy, ServerConfig, StateAddress};
+use operate::as_owner;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 /// Name of the list of keys that may create file systems, in the data directory.
@@ -97,28 +96,6 @@ fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcom
     }
 }
 
-/// The program of a server's front end; none if the server itself is to face the network.
-pub fn front_end(one_process: bool) -> Outcome<Option<Program>> {
-    if one_process {
-        tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
-        return Ok(None);
-    }
-    Ok(Some(Program::current().map_err(RunError::Sandbox)?))
-}
-
-/// What an address that is listened on means; the first of several.
-pub fn resolve(listen: &str) -> Outcome<SocketAddr> {
-    let wrong = |why: String| {
-        Failure::new(Exit::Usage, format!("'{listen}' cannot be listened on: {why}"))
-            .hint("an address reads 0.0.0.0:7440, '[::]:7440' or HOST:PORT")
-    };
-    listen
-        .to_socket_addrs()
-        .map_err(|error| wrong(error.to_string()))?
-        .next()
-        .ok_or_else(|| wrong("it has no address".to_owned()))
-}
-
 /// Prints the server's public key, which no server need run for.
 fn key(data: &Path, format: Format) -> Outcome {
     let key = holdfast_server::server_key_in(data)?;
@@ -172,27 +149,10 @@ fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
     })
 }
 
-/// How to do something as another user.
-fn as_owner(owner: u32) -> String {
-    format!("as root: setpriv --reuid {owner} --clear-groups holdfast server ...")
-}
-
 /// The comment of a public key line that was given as such.
 fn comment(argument: &str) -> &str {
     match argument.trim_start().starts_with("ssh-") {
         true => argument.trim().splitn(3, ' ').nth(2).unwrap_or("").trim(),
         false => argument,
-    }
-}
-
-/// Says that a server serves, once signals are heeded, and is done when one asks it to stop.
-pub async fn announced(text: String) {
-    let mut signalled = pin!(until_signalled());
-    let is_over = poll_fn(|cx| Poll::Ready(signalled.as_mut().poll(cx).is_ready())).await;
-    if !is_over {
-        if let Err(failure) = line(&text) {
-            tracing::warn!("nobody was told that it serves: {}", failure.message);
-        }
-        signalled.await;
     }
 }

@@ -1,10 +1,10 @@
 //! The processes of this user that serve mounts: finding the one to ask.
 
-use crate::control::{Client, Request};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::paths::Directories;
+use holdfast_daemon::control::{Client, Request};
 use holdfast_daemon::mounts::requests::{MountRequest, Status};
 use holdfast_daemon::mounts::status::MountDaemonStatus;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use holdfast_rpc::Address;
 use std::path::{Path, PathBuf};

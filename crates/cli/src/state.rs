@@ -1,17 +1,17 @@
 //! `holdfast fs state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
 
-use crate::control::Client;
-use crate::exit::{Failure, Outcome};
-use crate::keys;
 use crate::output::Format;
-use crate::paths::{Directories, make_private};
-use crate::time::now_ns;
 use backon::{BlockingRetryable, ConstantBuilder};
 use clap::{Args, Subcommand};
 use holdfast_client::state::StateError;
 use holdfast_client::state::export::{self, ExportError, ExportSummary};
 use holdfast_crypto::PublicKey;
+use holdfast_daemon::control::Client;
+use holdfast_daemon::keys;
 use holdfast_daemon::mounts::requests::Status;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_daemon::time::now_ns;
+use holdfast_failure::{Failure, Outcome};
 use holdfast_rpc::Address;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

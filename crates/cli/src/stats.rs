@@ -1,11 +1,11 @@
 //! `holdfast fs stats`: what crossed the link for each mount, what did not have to, and for which files.
 
-use crate::exit::Outcome;
+use crate::args::Stats;
 use crate::output::{Format, clean, line, table};
-use crate::paths::Directories;
 use crate::status::{self, Report};
-use clap::Args;
 use holdfast_daemon::mounts::status::{FileTraffic, MountDaemonStatus};
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::Outcome;
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,30 +19,6 @@ use std::time::{Duration, Instant};
 const FILES_SHOWN: usize = 10;
 /// To the top left, and nothing below; and the same of the rest of the screen.
 const HOME: &str = "\x1b[H\x1b[2J";
-
-/// `holdfast fs stats`
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  holdfast fs stats
-  holdfast fs stats ~/shared --json
-  holdfast fs stats --watch
-
-Bytes are counted from the mount on. What programs read is what the kernel asked for: pages that it has itself are not
-counted. With --watch it is shown again and again, with what crosses the link each second; q or Ctrl-C ends it.")]
-pub struct Stats {
-    /// Only this mount point.
-    #[arg(value_name = "DIR")]
-    pub directory: Option<PathBuf>,
-    /// Show it again and again.
-    #[arg(long)]
-    pub watch: bool,
-    /// Seconds between two looks.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
-    pub interval: u16,
-    /// Show all figures there are.
-    #[arg(long)]
-    pub all: bool,
-}
 
 /// `holdfast fs stats`
 pub fn run(arguments: &Stats, directories: &Directories, format: Format) -> Outcome {

@@ -1,15 +1,16 @@
 //! `holdfast status`: what the mounts of this user do, with alarms in words.
 
 use crate::args;
-use crate::evidence;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::evidence::pieces::kept_in;
 use crate::output::{Format, clean, table};
-use crate::paths::Directories;
 use crate::peers;
-use crate::time::moment;
 use holdfast_client::WriteBackStatus;
 use holdfast_daemon::automount::{self, AutomountStatus};
-use holdfast_daemon::mounts::status::{DaemonState, MountDaemonStatus, REPLY_WAIT, ask, is_stopped};
+use holdfast_daemon::mounts::asking::{DaemonState, REPLY_WAIT, ask, is_stopped};
+use holdfast_daemon::mounts::status::MountDaemonStatus;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint::{self, Condition, MountError};
 use serde::Serialize;
 use serde_json::Value;
@@ -205,7 +206,10 @@ fn look_at(mount: mountpoint::Mounted, directories: &Directories) -> Outcome<Loo
             return Ok(found.map_or(Look::Unseen, Look::Automount));
         }
         let says = crate::image::says(&mount.source).or_else(|| {
-            mount.source.starts_with(crate::reading::SCHEME).then(|| says_of_itself(&mount.directory))?
+            mount
+                .source
+                .starts_with(crate::reading::source::SCHEME)
+                .then(|| says_of_itself(&mount.directory))?
         });
         Ok(says.map_or(Look::Unseen, |says| {
             Look::Release(ReleaseMount { directory: mount.directory, address: mount.source, says })
@@ -221,7 +225,7 @@ fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
 }
 
 fn examine(status: MountDaemonStatus) -> Process {
-    let pieces = evidence::kept_in(&status.state_dir);
+    let pieces = kept_in(&status.state_dir);
     let mut alarms = Vec::new();
     if let Some(frozen) = status.engine.get("frozen").filter(|frozen| !frozen.is_null()) {
         let what = frozen.get("what").and_then(Value::as_str).unwrap_or("the server's order is wrong");

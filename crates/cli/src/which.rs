@@ -1,9 +1,9 @@
 //! Which of the user's state directories a command is about.
 
 use crate::args::StateSelector;
-use crate::exit::Outcome;
-use crate::keys;
-use crate::paths::Directories;
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::Outcome;
 use holdfast_rpc::Address;
 use std::path::PathBuf;
 

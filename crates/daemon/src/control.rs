@@ -258,23 +258,44 @@ fn serve<Any: DeserializeOwned>(mut stream: UnixStream, handle: &(impl Fn(Any) -
     let Ok(bytes) = receive(&mut stream) else { return };
     let reply = match understand(&bytes) {
         Ok(request) => handle(request).0,
-        Err(why) => Err(Failure::new(Exit::Protocol, format!("the request is not understood: {why}"))
-            .hint("the process in the background is of another version: unmount, and mount again")),
+        Err(why) => Err(why.into()),
     };
     let _ = send(&mut stream, &ReplyMessage { version: VERSION, reply });
 }
 
+/// Why a message is no request.
+#[derive(Debug)]
+enum NotUnderstood {
+    /// It is of another version.
+    Version(u32),
+    /// It has not the form of this version.
+    Form(serde_json::Error),
+}
+
+impl From<NotUnderstood> for Failure {
+    fn from(why: NotUnderstood) -> Failure {
+        let why = match why {
+            NotUnderstood::Version(version) => {
+                format!("it is of version {version}, and this process speaks version {VERSION}")
+            }
+            NotUnderstood::Form(error) => error.to_string(),
+        };
+        Failure::new(Exit::Protocol, format!("the request is not understood: {why}"))
+            .hint("the process in the background is of another version: unmount, and mount again")
+    }
+}
+
 /// The request in a message: its version is looked at before anything else.
-fn understand<Any: DeserializeOwned>(bytes: &[u8]) -> Result<Any, String> {
+fn understand<Any: DeserializeOwned>(bytes: &[u8]) -> Result<Any, NotUnderstood> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
-    let Version { version } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let Version { version } = serde_json::from_slice(bytes).map_err(NotUnderstood::Form)?;
     if version != VERSION {
-        return Err(format!("it is of version {version}, and this process speaks version {VERSION}"));
+        return Err(NotUnderstood::Version(version));
     }
-    let message: RequestMessage<Any> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let message: RequestMessage<Any> = serde_json::from_slice(bytes).map_err(NotUnderstood::Form)?;
     Ok(message.request)
 }
 

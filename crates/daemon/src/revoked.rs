@@ -3,7 +3,7 @@
 
 use crate::paths::{Directories, make_private};
 use holdfast_crypto::Digest;
-use holdfast_failure::{Exit, Failure};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::admit::Unreadable;
 use holdfast_release::file_system::revoked;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub fn check(
             if !found.found.starts_with(&kept)
                 && let Err(why) = keep(&kept, id, &found.certificate)
             {
-                tell(&format!("the revocation cannot be kept: {why}"));
+                tell(&format!("the revocation cannot be kept: {}", why.message));
             }
             Err(NotUsable::Revoked(found.to_string()))
         }
@@ -53,10 +53,10 @@ pub fn check(
     }
 }
 
-fn keep(folder: &Path, id: &Digest, certificate: &[u8]) -> Result<(), String> {
-    make_private(folder).map_err(|failure| failure.message)?;
+fn keep(folder: &Path, id: &Digest, certificate: &[u8]) -> Outcome {
+    make_private(folder)?;
     holdfast_durable::replace(&folder.join(id.to_string()), certificate, 0o600)
-        .map_err(|error| error.to_string())
+        .map_err(|error| Failure::new(Exit::Io, error))
 }
 
 impl From<NotUsable> for Failure {

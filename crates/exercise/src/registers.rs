@@ -8,7 +8,6 @@
 use holdfast_sim::random::Random;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -128,12 +127,36 @@ fn parse(line: &str) -> Option<Call> {
     Some(Call { register, what, begun_ns, ended_ns })
 }
 
+/// What no register can have answered: after the longest order that fits, every call that could come next is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotLinearizable {
+    /// Which register.
+    pub register: u32,
+    /// What it holds after that order.
+    pub value: u64,
+    /// What each process did next, two calls of each.
+    pub next: Vec<Call>,
+}
+
+impl std::fmt::Display for NotLinearizable {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NotLinearizable { register, value, next } = self;
+        write!(
+            out,
+            "register {register} cannot have answered this; when it holds {value}, what comes next is"
+        )?;
+        next.iter().try_for_each(|call| write!(out, "\n  {call:?}"))
+    }
+}
+
+impl std::error::Error for NotLinearizable {}
+
 /// Checks that histories of processes, each of which did one thing at a time, are possible answers of
 /// registers that began with 0.
 ///
 /// # Errors
-/// The calls of a register around the point after which no order fits, in words.
-pub fn check(histories: &[Vec<Call>]) -> Result<(), String> {
+/// The calls of a register around the point after which no order fits.
+pub fn check(histories: &[Vec<Call>]) -> Result<(), NotLinearizable> {
     let mut registers: BTreeMap<u32, Vec<Vec<Call>>> = BTreeMap::new();
     for (lane, history) in histories.iter().enumerate() {
         for call in history {
@@ -150,7 +173,7 @@ pub fn check(histories: &[Vec<Call>]) -> Result<(), String> {
 }
 
 /// Searches an order of the calls of one register (Wing and Gong, 1993, with states seen before left out).
-fn check_one(register: u32, lanes: &[Vec<Call>]) -> Result<(), String> {
+fn check_one(register: u32, lanes: &[Vec<Call>]) -> Result<(), NotLinearizable> {
     let must: Vec<usize> = lanes
         .iter()
         .map(|lane| if lane.iter().all(|call| call.ended_ns.is_some()) { lane.len() } else { 0 })
@@ -186,14 +209,8 @@ fn check_one(register: u32, lanes: &[Vec<Call>]) -> Result<(), String> {
         }
     }
     let (_, done, value) = furthest;
-    let mut said =
-        format!("register {register} cannot have answered this; when it holds {value}, what comes next is\n");
-    for (lane, done) in lanes.iter().zip(&done) {
-        for call in lane.iter().skip(*done).take(2) {
-            let _ = writeln!(said, "  {call:?}");
-        }
-    }
-    Err(said)
+    let next = lanes.iter().zip(&done).flat_map(|(lane, done)| lane.iter().skip(*done).take(2).cloned());
+    Err(NotLinearizable { register, value, next: next.collect() })
 }
 
 fn path(directory: &Path, register: u32) -> PathBuf {

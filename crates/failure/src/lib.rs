@@ -28,7 +28,7 @@ pub enum Exit {
     NoUser = 67,
     /// The address is wrong: no such host, or the server has no such file system.
     NoHost = 68,
-    /// The server does not answer, or the agent that keeps the key does not sign.
+    /// The server does not answer, the agent that keeps the key does not sign, or a feature was left out of the program.
     Unavailable = 69,
     /// A mistake in holdfast itself.
     Internal = 70,
@@ -86,7 +86,7 @@ impl Exit {
             Exit::NoUser => "The key, user, group or device is not known to the file system.",
             Exit::NoHost => "Wrong address: malformed, no such host, or no such file system on that server.",
             Exit::Unavailable => {
-                "The server, a mount or the process behind it does not answer, or the agent that keeps the key does not sign."
+                "The server, a mount or the process behind it does not answer, the agent that keeps the key does not sign, or this program was built without what is asked for."
             }
             Exit::Internal => "A mistake in holdfast itself; please report it.",
             Exit::System => "The operating system refused something that is needed.",
@@ -140,6 +140,14 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// What was asked for is no part of this program: it was built without a feature.
+pub fn built_without(feature: &str) -> Failure {
+    Failure::new(Exit::Unavailable, format!("this holdfast was built without {feature}")).hint(format!(
+        "build it with `cargo build --release -p holdfast-cli --features {feature}`, or install a package that has it; \
+         `holdfast --version` says what it was built with"
+    ))
+}
 
 /// What to do where sandboxes cannot be made: look, and do without in this way.
 pub fn without_sandbox(way: &str) -> String {

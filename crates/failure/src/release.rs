@@ -1,8 +1,13 @@
 //! Errors of publishing, serving and reading releases.
 
 use crate::{Exit, Failure, without_sandbox};
+use holdfast_release::admit::AdmitError;
 use holdfast_release::draft::DraftError;
+use holdfast_release::mirror::MirrorError;
+use holdfast_release::open::OpenError;
 use holdfast_release::publish::PublishError;
+use holdfast_release::publish::publication::PublicationError;
+use holdfast_release::pull::PullError;
 use holdfast_release::release_dir::ReleaseDirError;
 use holdfast_release::send::SendError;
 
@@ -94,6 +99,75 @@ impl From<SendError> for Failure {
             SendError::Behind { .. } => Failure::new(Exit::Protocol, text)
                 .hint("`holdfast release pull` brings the directory up to date; then publish or send again"),
             SendError::Stopped => Failure::new(Exit::Failed, text),
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        let text = error.to_string();
+        match error {
+            OpenError::Final(AdmitError::Revoked { .. }) => Failure::new(Exit::NotAllowed, text)
+                .hint("ask the publisher where its successor is; nothing of this release is to be trusted"),
+            OpenError::Final(_) | OpenError::Trust(_) => Failure::new(Exit::Data, text),
+            OpenError::NoMirror { why, .. } => {
+                let unreachable = why
+                    .iter()
+                    .all(|error| matches!(error, AdmitError::Mirror(MirrorError::Unreachable { .. })));
+                let failure =
+                    Failure::new(if unreachable { Exit::Unavailable } else { Exit::Protocol }, text);
+                failure.hint(match unreachable {
+                    true => "check the address, or name another mirror with --mirror",
+                    false => "try another mirror with --mirror; if all are behind, ask the publisher",
+                })
+            }
+            OpenError::Blocks(_) => {
+                Failure::new(Exit::Unavailable, text).hint("name another mirror with --mirror")
+            }
+        }
+    }
+}
+
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Failure {
+        let text = error.to_string();
+        match error {
+            PullError::Open(error) => error.into(),
+            PullError::Disk(error) => error.into(),
+            PullError::Unavailable(..) => {
+                Failure::new(Exit::Unavailable, text).hint("try again, or name another mirror with --mirror")
+            }
+            PullError::Torn { .. } | PullError::Behind { .. } => Failure::new(Exit::Protocol, text),
+            PullError::Foreign { .. } => Failure::new(Exit::CannotCreate, text),
+            PullError::NoRoom { .. } => Failure::new(Exit::Io, text),
+            PullError::Stopped => Failure::new(Exit::Failed, text),
+        }
+    }
+}
+
+impl From<PublicationError> for Failure {
+    fn from(error: PublicationError) -> Failure {
+        let text = error.to_string();
+        match error {
+            PublicationError::Publish(error) => error.into(),
+            PublicationError::Directory(error) => error.into(),
+            PublicationError::Draft(error) => error.into(),
+            PublicationError::Fetch(error) => error.into(),
+            PublicationError::Send(error) => error.into(),
+            PublicationError::Copy { copy, error } => Failure::from(*error)
+                .hint(format!("remove {}: it is made again from the bucket", copy.display())),
+            PublicationError::NotEmpty(_) => {
+                Failure::new(Exit::CannotCreate, text).hint("name an empty directory, or one of a release")
+            }
+            PublicationError::NotYours { .. } => {
+                Failure::new(Exit::CannotCreate, text).hint("name another prefix, or one of its keys")
+            }
+            PublicationError::NotAdmitted(_) => Failure::new(Exit::Protocol, text)
+                .hint("put back what is there now, or publish to another prefix"),
+            PublicationError::NotMade { .. } => Failure::new(Exit::CannotCreate, text),
+            PublicationError::Address(_) => Failure::new(Exit::Usage, text),
+            PublicationError::Trust(_) => Failure::new(Exit::Data, text),
+            PublicationError::Stopped(_) => Failure::new(Exit::Failed, text),
         }
     }
 }

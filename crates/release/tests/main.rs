@@ -13,6 +13,7 @@ mod live;
 mod looking_ahead;
 mod origin;
 mod proxies;
+mod publication;
 mod publish;
 mod publisher;
 mod pull;

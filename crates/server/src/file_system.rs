@@ -11,14 +11,14 @@
 mod heads;
 mod hints;
 mod history;
-mod leases;
+pub(crate) mod leases;
 mod ledger;
 mod locks;
 mod prepared_view;
 mod quotas;
 mod rebuild;
 
-pub(crate) use leases::{Claim, LeasesNote, NotedSession, inherited, note_about, notes_together};
+pub(crate) use leases::{Claim, LeasesNote, NotedSession, inherited};
 pub(crate) use locks::LocksNote;
 
 use crate::block_store;

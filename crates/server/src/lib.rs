@@ -12,6 +12,7 @@ mod block_store;
 mod blocks;
 mod config;
 pub mod control;
+#[cfg(feature = "convert")]
 mod convert;
 mod data;
 mod error;
@@ -19,6 +20,7 @@ mod file_system;
 mod history_file;
 mod holds;
 mod maintenance;
+mod moved;
 mod order;
 mod parcels;
 pub mod privsep;
@@ -41,6 +43,7 @@ pub use block_store::{
     RemoteBlocksSettings, blocks_elsewhere, bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
+#[cfg(feature = "convert")]
 pub use convert::{
     BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
     convert,

@@ -135,7 +135,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> R
     let moved = cluster.moved().map_err(|error| failed(&error))?;
     if let Some(moved) = moved {
         cluster.leave();
-        return Err(OpenError::Converted(crate::convert::moved_from(&access, &moved)));
+        return Err(OpenError::Converted(crate::moved::moved_from(&access, &moved)));
     }
     data.note_order(&access.to_string(), login.as_deref())?;
     tracing::info!(order = %access, address, "one server among those there");
@@ -163,26 +163,22 @@ pub(crate) fn cluster_at(
         .map_err(|(_, why)| OpenError::State(why))
 }
 
-/// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
-pub(crate) fn open_bare(config: &ServerConfig) -> Result<(ServerCore, DataDirectory, SigningKey), OpenError> {
-    open_bare_on(config, &|storage| Arc::new(storage))
-}
-
 fn open_host_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
 ) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
-    let (mut core, data, key) = open_bare_on(config, layer)?;
+    let (mut core, data, key) = open_bare(config, layer)?;
     join(config, &data, &mut core)?;
     data.hold_ballast(core.storage().free_bytes());
     Ok((Arc::new(core), data, key))
 }
 
-fn open_bare_on(
+/// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
+pub(crate) fn open_bare(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
 ) -> Result<(ServerCore, DataDirectory, SigningKey), OpenError> {
-    crate::convert::check_served(&config.data)?;
+    crate::moved::check_served(&config.data)?;
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
     let core = match open_host_in(config, &data, &key, layer) {

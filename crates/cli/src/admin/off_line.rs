@@ -1,16 +1,16 @@
 //! Changes of the membership with a superuser's key that is kept off line: `--prepare`, `holdfast fs sign`, `holdfast fs
 //! submit`.
 
-use super::ask;
+use super::asking::ask;
 use crate::args::{FsSign, FsSubmit};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
 use crate::output::{Format, clean, line};
-use crate::paths::{Directories, make_private};
 use holdfast_client::admin::off_line::{FILE_BYTES_MAX, SigningRequest};
 use holdfast_crypto::SignError;
 use holdfast_daemon::control::Bytes;
+use holdfast_daemon::keys;
 use holdfast_daemon::membership::{Change, PrepareChange, SubmitChange, unusable_request};
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;

@@ -26,13 +26,13 @@ pub enum AnyCommand {
 pub enum FormerCommand {
     /// Former spelling of `holdfast server blocks`.
     #[command(hide = true)]
-    Blocks(Box<crate::blocks::Blocks>),
+    Blocks(Box<super::Blocks>),
     /// Former spelling of `holdfast fs import`.
     #[command(hide = true)]
     Import(crate::import::args::Import),
     /// Former spelling of `holdfast fs stats`.
     #[command(hide = true)]
-    Stats(crate::stats::Stats),
+    Stats(super::Stats),
     /// Former spelling of `holdfast fs reclaim`.
     #[command(hide = true)]
     Reclaim(super::Reclaim),
@@ -65,7 +65,7 @@ pub enum FormerCommand {
     Serve(super::Serve),
     /// Former spelling of `holdfast release gateway`.
     #[command(hide = true)]
-    Gateway(crate::gateway::Gateway),
+    Gateway(super::Gateway),
     /// Former spelling of `holdfast program acl`.
     #[command(hide = true)]
     Acl(programs::Acl),

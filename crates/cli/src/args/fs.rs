@@ -30,11 +30,11 @@ pub enum FsCommand {
     /// Devices (machines with a key of their own): add, list, remove.
     Device(DeviceArgs),
     /// What users have stored, and may store.
-    Quota(crate::quota::Quota),
+    Quota(super::Quota),
     /// Bring a tree that exists into a file system.
     Import(crate::import::args::Import),
     /// Show what crossed the link for the mounts of this user, and what did not have to.
-    Stats(crate::stats::Stats),
+    Stats(super::Stats),
     /// Remove files of this user and its groups that no directory names any more.
     Reclaim(super::Reclaim),
     /// Carry a device's state to another machine.

@@ -1,7 +1,7 @@
 //! The command line of `holdfast automount`.
 
-use crate::paths::DirectoryList;
 use clap::{Args, value_parser};
+use holdfast_daemon::paths::DirectoryList;
 use std::path::PathBuf;
 
 /// `holdfast automount`

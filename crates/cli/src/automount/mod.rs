@@ -2,13 +2,13 @@
 
 pub mod args;
 
-use crate::exit::Outcome;
 use crate::output::{Format, progress};
-use crate::paths::{Directories, DirectoryList};
-use crate::reading::span_of;
+use crate::reading::source::span_of;
 use args::Automount;
 use holdfast_daemon::automount::{AutomountSettings, Plan, run_in_background, run_in_foreground};
 use holdfast_daemon::background;
+use holdfast_daemon::paths::{Directories, DirectoryList};
+use holdfast_failure::Outcome;
 use holdfast_fuse::mountpoint;
 use std::ffi::OsString;
 use std::path::Path;

@@ -2,18 +2,18 @@
 
 use super::statement;
 use super::verify::{LIMITS, read};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::args::Merge;
 use crate::live;
 use crate::output::{Format, clean, progress};
-use crate::paths::{Directories, make_private};
-use crate::time::{moment, now_ns};
-use clap::Args;
 use holdfast_client::reader;
 use holdfast_client::statement::{
     Branch, Comparison, LabeledStatement, Sources, StatementView, Version, branch, compare, verify,
 };
 use holdfast_content::BlockSource;
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_daemon::time::{moment, now_ns};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_rpc::Address;
 use serde::Serialize;
 use std::fs;
@@ -26,29 +26,6 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const MEMORY_BYTES: usize = 64 << 20;
 /// Missing files told one by one.
 const TOLD_MAX: usize = 20;
-
-/// `holdfast evidence merge`
-#[derive(Debug, Args)]
-pub struct Merge {
-    /// Our side: a mount, an address that is mounted, or a file of evidence.
-    #[arg(value_name = "OURS")]
-    pub ours: PathBuf,
-    /// Their side, likewise. Without it: what was refused, by the evidence that is our side.
-    #[arg(value_name = "THEIRS")]
-    pub theirs: Option<PathBuf>,
-    /// Directory to make: ours/ and theirs/ below it hold the files, REPORT.txt and report.json what differs.
-    #[arg(long, value_name = "DIR")]
-    pub to: PathBuf,
-    /// Copy files that are the same on both sides, too.
-    #[arg(long)]
-    pub all: bool,
-    /// A server to fetch data from that is not cached: hf://HOST:PORT/FSID
-    #[arg(long, value_name = "URL", requires = "key")]
-    pub from: Option<String>,
-    /// A member's key, for that server.
-    #[arg(long, value_name = "KEY", requires = "from")]
-    pub key: Option<PathBuf>,
-}
 
 /// The findings, as they are printed and kept.
 #[derive(Serialize)]

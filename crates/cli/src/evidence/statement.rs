@@ -1,12 +1,9 @@
 //! Statements for others: what this machine was shown, with what its cache knows of it.
 
-use super::kept;
+use super::pieces::kept;
 use crate::args::StateSelector;
-use crate::control::{Client, Encoded, Request};
-use crate::exit::{Exit, Failure, Outcome};
 use crate::key_user::until_free;
 use crate::output::Format;
-use crate::paths::Directories;
 use crate::serving::processes;
 use crate::which::states;
 use holdfast_client::evidence::{self, EvidenceFile};
@@ -14,7 +11,10 @@ use holdfast_client::state::{StateError, StateLog};
 use holdfast_client::statement::{CacheOnly, Sources, Statement};
 use holdfast_content::BlockSource;
 use holdfast_crypto::Digest;
+use holdfast_daemon::control::{Client, Encoded, Request};
 use holdfast_daemon::mounts::requests::{FetchFloor, FetchFloorNow, MountRequest};
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::signer::Signer;
 use serde::Serialize;

@@ -1,11 +1,12 @@
 //! `holdfast evidence verify`: what files of evidence prove, on a machine that has nothing else.
 
-use super::{Piece, open};
-use crate::exit::{Exit, Failure, Outcome};
+use super::head;
+use super::pieces::{Piece, open};
 use crate::output::{Format, clean};
-use crate::time::moment;
 use holdfast_client::evidence::Proof;
 use holdfast_client::statement::{Conclusion, LabeledStatement, Limits, Statement, verify};
+use holdfast_daemon::time::moment;
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::path::{Path, PathBuf};
 
 /// Paths compared, and differences listed.
@@ -71,7 +72,7 @@ fn by_itself(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
     let piece = Piece::of(file, &evidence);
     if let Proof::Head { floor, head, earlier } = &evidence.proof {
         format.print(&piece, Piece::describe)?;
-        let (convicts, _) = super::head::judge(&evidence.file_system, floor, head, earlier.as_deref());
+        let (convicts, _) = head::judge(&evidence.file_system, floor, head, earlier.as_deref());
         let failure = match convicts {
             true => Failure::new(Exit::Alarm, "ALARM: the server promised two things that cannot both be"),
             false => Failure::new(Exit::Failed, "not proven: it rests on somebody's word"),

@@ -6,15 +6,15 @@
 pub mod args;
 pub mod restore;
 
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, progress};
-use crate::paths::Directories;
-use crate::programs::ask;
-use crate::time::moment;
+use crate::programs::mounted::ask;
 use args::{History, Snapshot, SnapshotCommand};
 use holdfast_client::files::PastVersion;
 use holdfast_daemon::mounts::past::{PAGE, PastState};
 use holdfast_daemon::mounts::requests::{EndSnapshot, ListPastStates, ListVersions, TakeSnapshot};
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};

@@ -7,12 +7,12 @@
 
 use super::args::Restore;
 use super::{MountedPath, place, states};
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, progress};
-use crate::paths::Directories;
-use crate::time::{moment, now_ns};
 use holdfast_client::files::time_name;
 use holdfast_daemon::mounts::past::PastState;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::{moment, now_ns};
+use holdfast_failure::{Exit, Failure, Outcome};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 use serde::Serialize;
 use std::fs;

@@ -175,9 +175,9 @@ impl Target for EngineTarget {
                 other => other,
             };
             let shown = || String::from_utf8_lossy(name).into_owned();
-            let found = found.map_err(|error| format!("{}: {error}", shown()))?;
+            let found = found.map_err(|error| Trouble::Engine(error).named(shown()))?;
             if found.kind != InodeKind::Directory {
-                return Err(format!("{}: it is no directory", shown()));
+                return Err(Trouble::NotADirectory.named(shown()));
             }
             at = found.ino;
         }
@@ -185,7 +185,7 @@ impl Target for EngineTarget {
     }
 
     fn list(&self, directory: &Ino) -> Result<BTreeMap<Vec<u8>, There>, Trouble> {
-        self.names(*directory).map_err(words)
+        self.names(*directory).map_err(Trouble::Engine)
     }
 
     fn enter(&self, _: &Ino, _: &[u8], there: &There) -> Ino {
@@ -193,7 +193,7 @@ impl Target for EngineTarget {
     }
 
     fn make_directory(&self, directory: &Ino, name: &[u8]) -> Result<Ino, Trouble> {
-        self.files.mkdir(&caller(), *directory, name, 0o700).map(|made| made.ino).map_err(words)
+        self.files.mkdir(&caller(), *directory, name, 0o700).map(|made| made.ino).map_err(Trouble::Engine)
     }
 
     fn finish_directory(
@@ -203,10 +203,12 @@ impl Target for EngineTarget {
         xattrs: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<(), Trouble> {
         for (name, value) in xattrs {
-            self.files.setxattr(&caller(), *directory, name, value, SetXattr::Any).map_err(words)?;
+            self.files
+                .setxattr(&caller(), *directory, name, value, SetXattr::Any)
+                .map_err(Trouble::Engine)?;
         }
         let set = attributes_of(metadata);
-        self.files.setattr(&caller(), *directory, set, None).map(drop).map_err(words)
+        self.files.setattr(&caller(), *directory, set, None).map(drop).map_err(Trouble::Engine)
     }
 
     fn put_file(
@@ -216,7 +218,7 @@ impl Target for EngineTarget {
         source: &SourceFile,
         replace: bool,
     ) -> Result<Put, Trouble> {
-        self.put(*directory, name, source, replace).map_err(words)
+        self.put(*directory, name, source, replace).map_err(Trouble::Engine)
     }
 
     fn put_symlink(
@@ -226,9 +228,9 @@ impl Target for EngineTarget {
         target: &[u8],
         metadata: &Metadata,
     ) -> Result<(), Trouble> {
-        let made = self.files.symlink(&caller(), *directory, name, target).map_err(words)?;
+        let made = self.files.symlink(&caller(), *directory, name, target).map_err(Trouble::Engine)?;
         let set = SetAttributes { mode: None, ..attributes_of(metadata) };
-        let done = self.files.setattr(&caller(), made.ino, set, None).map(drop).map_err(words);
+        let done = self.files.setattr(&caller(), made.ino, set, None).map(drop).map_err(Trouble::Engine);
         self.files.forget(made.ino, 1);
         done
     }
@@ -240,13 +242,13 @@ impl Target for EngineTarget {
         kind: InodeKind,
         metadata: &Metadata,
     ) -> Result<(), Trouble> {
-        let device =
-            u32::try_from(metadata.rdev()).map_err(|_| "its device number is too large".to_owned())?;
+        let device = u32::try_from(metadata.rdev()).map_err(|_| Trouble::DeviceNumber)?;
         let mode = metadata.mode() & 0o7777;
-        let made = self.files.mknod(&caller(), *directory, name, kind, mode, device).map_err(words)?;
+        let made =
+            self.files.mknod(&caller(), *directory, name, kind, mode, device).map_err(Trouble::Engine)?;
         let done = self.files.setattr(&caller(), made.ino, attributes_of(metadata), None);
         self.files.forget(made.ino, 1);
-        done.map(drop).map_err(words)
+        done.map(drop).map_err(Trouble::Engine)
     }
 
     fn link(&self, from: (&Ino, &[u8]), to: (&Ino, &[u8])) -> Result<(), Trouble> {
@@ -255,13 +257,13 @@ impl Target for EngineTarget {
             self.files.forget(found.ino, 1);
             Ok(())
         });
-        linked.map_err(words)
+        linked.map_err(Trouble::Engine)
     }
 
     fn set_mode(&self, directory: &Ino, name: &[u8], mode: u32) -> Result<(), Trouble> {
         let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         let set = |found: &Attributes| self.files.setattr(&caller(), found.ino, set, None).map(drop);
-        self.with(*directory, name, set).map_err(words)
+        self.with(*directory, name, set).map_err(Trouble::Engine)
     }
 
     fn remove(&self, directory: &Ino, name: &[u8], kind: InodeKind) -> Result<(), Trouble> {
@@ -269,20 +271,21 @@ impl Target for EngineTarget {
             InodeKind::Directory => self.files.rmdir(&caller(), *directory, name),
             _ => self.files.unlink(&caller(), *directory, name),
         };
-        removed.map_err(words)
+        removed.map_err(Trouble::Engine)
     }
 
     fn link_target(&self, directory: &Ino, name: &[u8]) -> Result<Vec<u8>, Trouble> {
-        self.with(*directory, name, |found| self.files.readlink(&caller(), found.ino)).map_err(words)
+        self.with(*directory, name, |found| self.files.readlink(&caller(), found.ino))
+            .map_err(Trouble::Engine)
     }
 
     fn has_bytes_of(&self, directory: &Ino, name: &[u8], source: &SourceFile) -> Result<bool, Trouble> {
-        self.with(*directory, name, |found| self.compare(found, source)).map_err(words)
+        self.with(*directory, name, |found| self.compare(found, source)).map_err(Trouble::Engine)
     }
 
     fn settle(&self) -> Result<(), Trouble> {
-        let handle = self.files.opendir(&caller(), Ino::ROOT).map_err(words)?;
-        let settled = self.files.fsyncdir(handle).map_err(words);
+        let handle = self.files.opendir(&caller(), Ino::ROOT).map_err(Trouble::Engine)?;
+        let settled = self.files.fsyncdir(handle).map_err(Trouble::Engine);
         self.files.releasedir(handle);
         settled
     }
@@ -294,10 +297,6 @@ fn caller() -> Caller {
 
 fn unread(error: &std::io::Error) -> FsError {
     FsError::Local { kind: error.kind(), text: format!("it cannot be read: {error}") }
-}
-
-fn words(error: FsError) -> Trouble {
-    error.to_string()
 }
 
 fn there(attributes: &Attributes) -> There {

@@ -7,17 +7,18 @@ mod source;
 mod target;
 mod walk;
 
-use crate::exit::{Exit, Failure, Outcome};
 use crate::key_user::KeyUser;
-use crate::keys::{self, Key};
+use crate::live;
 use crate::output::{Format, clean, progress};
-use crate::paths::{Directories, make_private};
-use crate::{limits, live};
 use args::Import;
 use engine::EngineTarget;
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, FileSystem, MountOptions};
+use holdfast_daemon::keys::{self, Key};
+use holdfast_daemon::limits;
 use holdfast_daemon::mounts::requests::Status;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use mounted::MountedTarget;
@@ -184,7 +185,7 @@ fn into_engine(
     report.map_err(|why| Failure::new(Exit::CannotCreate, why))
 }
 
-fn walk<T: target::Target>(target: &T, from: &Path, wishes: Wishes) -> Result<Report, String> {
+fn walk<T: target::Target>(target: &T, from: &Path, wishes: Wishes) -> Result<Report, target::Trouble> {
     let bar = progress("importing");
     let show = |report: &Report| {
         let (names, bytes) = (names_of(report) + report.unchanged, HumanBytes(report.bytes));

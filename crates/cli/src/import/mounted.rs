@@ -115,8 +115,8 @@ fn at(directory: &Path, name: &[u8]) -> PathBuf {
     directory.join(OsStr::from_bytes(name))
 }
 
-fn words(error: impl Into<io::Error>) -> Trouble {
-    error.into().to_string()
+fn local(error: impl Into<io::Error>) -> Trouble {
+    Trouble::Local(error.into())
 }
 
 impl Target for MountedTarget {
@@ -124,13 +124,13 @@ impl Target for MountedTarget {
 
     fn root(&self, make: bool) -> Result<Option<PathBuf>, Trouble> {
         if make {
-            fs::create_dir_all(&self.path).map_err(words)?;
+            fs::create_dir_all(&self.path).map_err(local)?;
         }
         match fs::metadata(&self.path) {
             Ok(metadata) if metadata.is_dir() => Ok(Some(self.path.clone())),
-            Ok(_) => Err("it is no directory".to_owned()),
+            Ok(_) => Err(Trouble::NotADirectory),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(words(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -143,7 +143,7 @@ impl Target for MountedTarget {
             device_number: u32::try_from(metadata.rdev()).unwrap_or(u32::MAX),
             ino: metadata.ino(),
         };
-        let found = source::list(directory).map_err(words)?;
+        let found = source::list(directory).map_err(local)?;
         Ok(found.into_iter().map(|(name, metadata)| (name, there(&metadata))).collect())
     }
 
@@ -153,7 +153,7 @@ impl Target for MountedTarget {
 
     fn make_directory(&self, directory: &PathBuf, name: &[u8]) -> Result<PathBuf, Trouble> {
         let made = at(directory, name);
-        fs::create_dir(&made).map_err(words)?;
+        fs::create_dir(&made).map_err(local)?;
         Ok(made)
     }
 
@@ -163,7 +163,7 @@ impl Target for MountedTarget {
         metadata: &Metadata,
         xattrs: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<(), Trouble> {
-        File::open(directory).and_then(|open| dress(&open, metadata, xattrs)).map_err(words)
+        File::open(directory).and_then(|open| dress(&open, metadata, xattrs)).map_err(local)
     }
 
     fn put_file(
@@ -173,7 +173,7 @@ impl Target for MountedTarget {
         source: &SourceFile,
         replace: bool,
     ) -> Result<Put, Trouble> {
-        self.put(directory, name, source, replace).map_err(words)
+        self.put(directory, name, source, replace).map_err(local)
     }
 
     fn put_symlink(
@@ -184,8 +184,8 @@ impl Target for MountedTarget {
         metadata: &Metadata,
     ) -> Result<(), Trouble> {
         let path = at(directory, name);
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), &path).map_err(words)?;
-        utimensat(CWD, &path, &times(metadata), AtFlags::SYMLINK_NOFOLLOW).map_err(words)
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), &path).map_err(local)?;
+        utimensat(CWD, &path, &times(metadata), AtFlags::SYMLINK_NOFOLLOW).map_err(local)
     }
 
     fn put_special(
@@ -203,17 +203,17 @@ impl Target for MountedTarget {
             _ => FileType::CharacterDevice,
         };
         let mode = Mode::from_raw_mode(metadata.mode() & 0o7777);
-        mknodat(CWD, &path, kind, mode, metadata.rdev()).map_err(words)?;
+        mknodat(CWD, &path, kind, mode, metadata.rdev()).map_err(local)?;
         self.set_mode(directory, name, metadata.mode() & 0o7777)?;
-        utimensat(CWD, &path, &times(metadata), AtFlags::SYMLINK_NOFOLLOW).map_err(words)
+        utimensat(CWD, &path, &times(metadata), AtFlags::SYMLINK_NOFOLLOW).map_err(local)
     }
 
     fn link(&self, from: (&PathBuf, &[u8]), to: (&PathBuf, &[u8])) -> Result<(), Trouble> {
-        fs::hard_link(at(from.0, from.1), at(to.0, to.1)).map_err(words)
+        fs::hard_link(at(from.0, from.1), at(to.0, to.1)).map_err(local)
     }
 
     fn set_mode(&self, directory: &PathBuf, name: &[u8], mode: u32) -> Result<(), Trouble> {
-        fs::set_permissions(at(directory, name), fs::Permissions::from_mode(mode)).map_err(words)
+        fs::set_permissions(at(directory, name), fs::Permissions::from_mode(mode)).map_err(local)
     }
 
     fn remove(&self, directory: &PathBuf, name: &[u8], kind: InodeKind) -> Result<(), Trouble> {
@@ -222,11 +222,11 @@ impl Target for MountedTarget {
             InodeKind::Directory => fs::remove_dir(path),
             _ => fs::remove_file(path),
         }
-        .map_err(words)
+        .map_err(local)
     }
 
     fn link_target(&self, directory: &PathBuf, name: &[u8]) -> Result<Vec<u8>, Trouble> {
-        fs::read_link(at(directory, name)).map(|target| target.into_os_string().into_vec()).map_err(words)
+        fs::read_link(at(directory, name)).map(|target| target.into_os_string().into_vec()).map_err(local)
     }
 
     fn has_bytes_of(&self, directory: &PathBuf, name: &[u8], source: &SourceFile) -> Result<bool, Trouble> {
@@ -249,10 +249,10 @@ impl Target for MountedTarget {
                 at += count as u64;
             }
         };
-        same().map_err(words)
+        same().map_err(local)
     }
 
     fn settle(&self) -> Result<(), Trouble> {
-        File::open(&self.path).and_then(|open| open.sync_all()).map_err(words)
+        File::open(&self.path).and_then(|open| open.sync_all()).map_err(local)
     }
 }

@@ -1,12 +1,57 @@
 //! Where a tree is brought to, whatever stands behind it.
 
 use super::source::SourceFile;
+use holdfast_client::FsError;
 use holdfast_content::InodeKind;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
+use std::io;
 
-/// Why something could not be done, for people.
-pub type Trouble = String;
+/// Why something could not be done.
+#[derive(Debug)]
+pub enum Trouble {
+    /// This machine's file systems, of the source or of a mount.
+    Local(io::Error),
+    /// The file system that is imported into.
+    Engine(FsError),
+    /// Of what has this name.
+    Named(String, Box<Trouble>),
+    /// There is something else than a directory.
+    NotADirectory,
+    /// The number of a device does not fit.
+    DeviceNumber,
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::Local(error) => error.fmt(f),
+            Trouble::Engine(error) => error.fmt(f),
+            Trouble::Named(name, trouble) => write!(f, "{name}: {trouble}"),
+            Trouble::NotADirectory => f.write_str("it is no directory"),
+            Trouble::DeviceNumber => f.write_str("its device number is too large"),
+        }
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Local(error)
+    }
+}
+
+impl From<FsError> for Trouble {
+    fn from(error: FsError) -> Trouble {
+        Trouble::Engine(error)
+    }
+}
+
+impl Trouble {
+    /// Of what has this name.
+    pub fn named(self, name: impl Into<String>) -> Trouble {
+        Trouble::Named(name.into(), Box::new(self))
+    }
+}
 
 /// What is there already under a name.
 #[derive(Clone, Debug)]
@@ -42,13 +87,13 @@ pub trait Target: Sync {
     /// The directory that everything goes into, made if needed; `None` if it is not there and must not be made.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn root(&self, make: bool) -> Result<Option<Self::Directory>, Trouble>;
 
     /// What is in a directory.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn list(&self, directory: &Self::Directory) -> Result<BTreeMap<Vec<u8>, There>, Trouble>;
 
     /// A directory that is there.
@@ -57,13 +102,13 @@ pub trait Target: Sync {
     /// Makes a directory.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn make_directory(&self, directory: &Self::Directory, name: &[u8]) -> Result<Self::Directory, Trouble>;
 
     /// Gives a directory its attributes.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn finish_directory(
         &self,
         directory: &Self::Directory,
@@ -74,7 +119,7 @@ pub trait Target: Sync {
     /// Brings in a file, whole, in the place of what has its name if it may.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn put_file(
         &self,
         directory: &Self::Directory,
@@ -86,7 +131,7 @@ pub trait Target: Sync {
     /// Makes a symbolic link.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn put_symlink(
         &self,
         directory: &Self::Directory,
@@ -98,7 +143,7 @@ pub trait Target: Sync {
     /// Makes a named pipe, a socket or a device.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn put_special(
         &self,
         directory: &Self::Directory,
@@ -110,31 +155,31 @@ pub trait Target: Sync {
     /// Gives a file one more name.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn link(&self, from: (&Self::Directory, &[u8]), to: (&Self::Directory, &[u8])) -> Result<(), Trouble>;
 
     /// Sets the permission bits of a file.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn set_mode(&self, directory: &Self::Directory, name: &[u8], mode: u32) -> Result<(), Trouble>;
 
     /// Removes a name, if it is a directory's an empty one's.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn remove(&self, directory: &Self::Directory, name: &[u8], kind: InodeKind) -> Result<(), Trouble>;
 
     /// Where a symbolic link leads.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn link_target(&self, directory: &Self::Directory, name: &[u8]) -> Result<Vec<u8>, Trouble>;
 
     /// Whether a file has the same bytes.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn has_bytes_of(
         &self,
         directory: &Self::Directory,
@@ -145,6 +190,6 @@ pub trait Target: Sync {
     /// Waits until all is durable.
     ///
     /// # Errors
-    /// In words.
+    /// [`Trouble`].
     fn settle(&self) -> Result<(), Trouble>;
 }

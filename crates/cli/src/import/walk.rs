@@ -159,7 +159,7 @@ impl<'a, T: Target> Walk<'a, T> {
         wishes: Wishes,
         progress: &'a (dyn Fn(&Report) + Sync),
     ) -> Result<Report, Trouble> {
-        let metadata = fs::metadata(source).map_err(|error| error.to_string())?;
+        let metadata = fs::metadata(source)?;
         let root = target.root(!wishes.dry_run)?;
         let walk = Walk {
             target,
@@ -318,7 +318,7 @@ impl<'a, T: Target> Walk<'a, T> {
 
     /// Compares what is in a directory with what is in the source's.
     fn descend(&self, pair: &Pair<T::Directory>) {
-        let listed = source::list(&pair.source).map_err(|error| error.to_string());
+        let listed = source::list(&pair.source).map_err(Trouble::Local);
         let here = match listed {
             Ok(here) => here,
             // Nothing is removed either: what is there may be in it.
@@ -439,7 +439,7 @@ impl<'a, T: Target> Walk<'a, T> {
             }
             match kind {
                 InodeKind::File => {
-                    let source = SourceFile::open(source).map_err(|error| error.to_string())?;
+                    let source = SourceFile::open(source)?;
                     if self.target.put_file(parent, name, &source, is_there)? == Put::Changed {
                         let mut report = self.report.lock();
                         report.changed += 1;
@@ -490,7 +490,7 @@ impl<'a, T: Target> Walk<'a, T> {
         }
         match kind {
             InodeKind::File if self.wishes.checksum => {
-                let source = SourceFile::open(source).map_err(|error| error.to_string())?;
+                let source = SourceFile::open(source)?;
                 self.target.has_bytes_of(parent, name, &source)
             }
             InodeKind::File => Ok(there.size == metadata.len() && there.modified_ns == modified_ns(metadata)),
@@ -542,7 +542,7 @@ impl<'a, T: Target> Walk<'a, T> {
     fn finish(&self, later: &Later<T::Directory>) {
         let finished = source::open(&later.source)
             .and_then(|open| source::xattrs(&open))
-            .map_err(|error| error.to_string())
+            .map_err(Trouble::Local)
             .and_then(|xattrs| self.target.finish_directory(&later.target, &later.metadata, &xattrs));
         if let Err(error) = finished {
             self.fail(&later.path, error);
@@ -556,7 +556,7 @@ impl<'a, T: Target> Walk<'a, T> {
             for (name, there) in self.target.list(&directory)? {
                 let path = [path, b"/", &name].concat();
                 self.remove(&directory, &path, &name, &there)
-                    .map_err(|error| format!("{}: {error}", shown(&name)))?;
+                    .map_err(|trouble| trouble.named(shown(&name)))?;
             }
         }
         if !self.wishes.dry_run {
@@ -569,7 +569,7 @@ impl<'a, T: Target> Walk<'a, T> {
 }
 
 fn link_target(path: &Path) -> Result<Vec<u8>, Trouble> {
-    fs::read_link(path).map(|target| target.into_os_string().into_vec()).map_err(|error| error.to_string())
+    fs::read_link(path).map(|target| target.into_os_string().into_vec()).map_err(Trouble::Local)
 }
 
 fn shown(path: &[u8]) -> String {

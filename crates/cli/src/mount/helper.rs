@@ -5,10 +5,10 @@
 //! (when to mount, who may) and those that say what is so anyway.
 
 use crate::args::{Cli, Command};
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
-use crate::reading::SCHEME;
+use crate::reading::source::SCHEME;
 use clap::Parser;
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;

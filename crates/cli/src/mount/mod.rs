@@ -8,19 +8,19 @@ pub mod helper;
 mod release;
 
 use crate::args::{Mount, Umount, UnmappedChown};
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::{Directories, DirectoryList, make_private};
 use crate::witness::args::MountWitnesses;
-use crate::{keys, logging};
 use holdfast_components::{Listing, Wall, all_walls_are_required, listings, weaker};
 use holdfast_daemon::background::{self, Job};
+use holdfast_daemon::control::Client;
+use holdfast_daemon::mounts::asking::{self, DaemonState};
 use holdfast_daemon::mounts::requests::{self, Status, Unmount};
 use holdfast_daemon::mounts::service;
 use holdfast_daemon::mounts::settings::{MountSettings, WitnessSettings};
-use holdfast_daemon::mounts::status::{self, DaemonState};
+use holdfast_daemon::paths::{Directories, DirectoryList, make_private};
 use holdfast_daemon::{automount, cache, revoked};
+use holdfast_daemon::{keys, logging};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint::{self, Condition, UnmountMode};
 use holdfast_rpc::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -287,7 +287,7 @@ fn end_automount(directory: &Path, id: u64, lazy: bool, directories: &Directorie
 /// The process behind a mount does not answer, so nothing of what it has can be saved now.
 fn stuck(directory: &Path, process: Option<u32>) -> Failure {
     let (who, way) = match process {
-        Some(process) if status::is_stopped(process) => (
+        Some(process) if asking::is_stopped(process) => (
             format!("process {process}, which serves it, is stopped"),
             format!("`kill -CONT {process}` lets it go on; "),
         ),
@@ -309,7 +309,7 @@ fn open_process(process: u32) -> Option<OwnedFd> {
 /// which whoever unmounts may be about to remove or to copy.
 fn wait_for_end(process: Option<OwnedFd>, state_dir: &Path) {
     let Some(process) = process else { return };
-    if matches!(status::ask(state_dir), Ok(DaemonState::Says(says)) if !says.mounts.is_empty()) {
+    if matches!(asking::ask(state_dir), Ok(DaemonState::Says(says)) if !says.mounts.is_empty()) {
         return;
     }
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -327,7 +327,7 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
     let condition = mountpoint::condition(directory);
     if condition != Condition::Dead {
         for state_dir in directories.all_states()?.iter().filter(|state_dir| may_serve(state_dir)) {
-            match status::ask(state_dir) {
+            match asking::ask(state_dir) {
                 // It holds what is unsaved.
                 Ok(DaemonState::Silent(silent)) if condition == Condition::Stuck => {
                     if !lazy {

@@ -1,13 +1,14 @@
 //! `holdfast mount` of a release: a process of its own serves it, which needs no key.
 
 use crate::args::Mount;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::logging;
 use crate::output::progress;
-use crate::paths::Directories;
-use crate::reading::{Named, SCHEME, args::ReleaseSource};
+use crate::reading::args::ReleaseSource;
+use crate::reading::source::{Named, SCHEME};
 use holdfast_daemon::background;
+use holdfast_daemon::logging;
+use holdfast_daemon::paths::Directories;
 use holdfast_daemon::releases::{self, ReleaseMountSettings};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use holdfast_release::open::Release;
 use std::io::Write;
@@ -103,6 +104,6 @@ fn source(arguments: &Mount) -> ReleaseSource {
 
 fn log_path(directories: &Directories, id: &str) -> Outcome<PathBuf> {
     let folder = directories.releases_base()?.join(id);
-    crate::paths::make_private(&folder)?;
+    holdfast_daemon::paths::make_private(&folder)?;
     Ok(folder.join("log"))
 }

@@ -2,15 +2,15 @@
 
 pub mod args;
 
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
-use crate::paths::Directories;
 use crate::serving::{Process, processes};
-use crate::time::moment;
 use args::{Peers, PeersCommand};
 use holdfast_client::{PeerPresence, PeerStatus, PeersStatus, WhenPeerLost};
 use holdfast_daemon::mounts::requests::{GiveUpLostPeers, Status};
 use holdfast_daemon::mounts::status::MountDaemonStatus;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::path::Path;
 

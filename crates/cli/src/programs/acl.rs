@@ -1,14 +1,15 @@
 //! `holdfast program acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep
 //! out must not be able to end them through the mount itself.
 
-use super::session::Session;
-use super::whom::rule;
-use super::{MountedFile, args, ask, owned, place, who};
-use crate::exit::{Exit, Failure, Outcome};
+use super::args;
+use super::mounted::{self, MountedFile, ask, children};
+use super::subjects::{rule, who};
+use crate::card;
 use crate::output::Format;
-use crate::paths::Directories;
 use args::AclCommand;
 use holdfast_daemon::mounts::requests::{SetRules, ShowRules};
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_program_identity::rules::RuleSet;
 use serde::Serialize;
 use std::io::Write;
@@ -34,12 +35,12 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
     | AclCommand::Remove(args::AclRemove { file, .. })
     | AclCommand::Clear(args::AclClear { file, .. })) = &arguments.command;
     // A volume's files have owners, and their session decides.
-    if let Some(session) = Session::of(&place(file)?.mount)? {
-        return owned::acl(&session, &arguments.command, format);
+    if card::acl(&mounted::find(file)?.mount, &arguments.command, format)? {
+        return Ok(());
     }
     match &arguments.command {
         AclCommand::Get(get) => {
-            let place = place(&get.file)?;
+            let place = mounted::find(&get.file)?;
             show(&place, read(&place, directories)?.as_ref(), format)
         }
         AclCommand::Set(set) => {
@@ -83,14 +84,14 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
             show(&place, read(&place, directories)?.as_ref(), format)
         }
         AclCommand::Clear(clear) => {
-            let mut todo = vec![place(&clear.file)?];
+            let mut todo = vec![mounted::find(&clear.file)?];
             while let Some(place) = todo.pop() {
                 write(&place, None, directories)?;
                 if clear.recursive {
                     todo.extend(children(&place.path)?);
                 }
             }
-            show(&place(&clear.file)?, None, format)
+            show(&mounted::find(&clear.file)?, None, format)
         }
     }
 }
@@ -125,7 +126,7 @@ fn change_all(
     directories: &Directories,
     change: &dyn Fn(Option<RuleSet>) -> Outcome<Option<RuleSet>>,
 ) -> Outcome<MountedFile> {
-    let mut todo = vec![place(file)?];
+    let mut todo = vec![mounted::find(file)?];
     while let Some(place) = todo.pop() {
         let rules = change(read(&place, directories)?)?;
         write(&place, rules, directories)?;
@@ -133,24 +134,7 @@ fn change_all(
             todo.extend(children(&place.path)?);
         }
     }
-    place(file)
-}
-
-/// Files and directories in a directory.
-pub(super) fn children(path: &Path) -> Outcome<Vec<MountedFile>> {
-    let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
-    if !path.is_dir() {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let kind = entry.file_type().map_err(failed)?;
-        if kind.is_file() || kind.is_dir() {
-            found.push(place(&entry.path())?);
-        }
-    }
-    Ok(found)
+    mounted::find(file)
 }
 
 fn note_helper(place: &MountedFile, directories: &Directories) -> Outcome {

@@ -1,139 +1,27 @@
-//! Who may use what, on the command line: `holdfast program`, and `holdfast volume owner` and `credential`.
+//! Which programs may use what: `holdfast program`.
 
-pub mod acl;
+mod acl;
 pub mod args;
-pub mod credential;
-pub mod owned;
-mod owned_why;
-mod session;
-pub mod whom;
-pub mod why;
+pub mod mounted;
+pub mod subjects;
+mod why;
 
-use crate::control::{Client, Request};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{self, Key};
 use crate::output::Format;
-use crate::paths::{Directories, make_shared};
-use holdfast_crypto::{Digest, PublicKey};
-use holdfast_daemon::mounts::requests::MountRequest;
-use holdfast_fuse::mountpoint;
-use holdfast_program_identity::hashes::{self, Hashed};
-use holdfast_program_identity::manifest::{self, Manifest};
-use holdfast_program_identity::rules::Subject;
+use holdfast_daemon::keys::{self, Key};
+use holdfast_daemon::paths::{Directories, make_shared};
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_program_identity::manifest::Manifest;
 use holdfast_program_identity::{helper, launch};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-/// A file in a mount, as its process knows it.
-pub struct MountedFile {
-    /// Its path, absolute.
-    pub path: PathBuf,
-    /// Its number.
-    pub inode: u64,
-    /// Where it is mounted.
-    pub mount: PathBuf,
-}
-
-/// Finds a file's mount.
-///
-/// # Errors
-/// It is not there, or in no mount of holdfast.
-pub fn place(file: &Path) -> Outcome<MountedFile> {
-    let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
-    let path = file.canonicalize().map_err(failed)?;
-    let inode = std::fs::metadata(&path).map_err(failed)?.ino();
-    let mounts = mountpoint::mounted()?.into_iter().filter(|mount| path.starts_with(&mount.directory));
-    let nearest = mounts.max_by_key(|mount| (mount.directory.as_os_str().len(), mount.id));
-    match nearest {
-        Some(mount) if mount.is_holdfast() => Ok(MountedFile { path, inode, mount: mount.directory }),
-        _ => Err(Failure::new(Exit::MountPoint, format!("{}: is in no holdfast mount", path.display()))),
-    }
-}
-
-/// Asks the daemon of a mount.
-///
-/// # Errors
-/// What it answers, or that no process of this user serves it.
-pub fn ask<R: Request<Any = MountRequest>>(
-    mount: &Path,
-    directories: &Directories,
-    request: &R,
-) -> Outcome<R::Reply> {
-    for state_dir in directories.all_states()? {
-        let Ok(Some(process)) = Client::connect(&state_dir) else { continue };
-        match process.call(request) {
-            Err(failure) if failure.code == Exit::MountPoint => {}
-            other => return other,
-        }
-    }
-    let message = format!("{}: no process of yours serves this mount", mount.display());
-    Err(Failure::new(Exit::NotAllowed, message)
-        .hint("whoever mounted it changes its rules; if it was mounted with --state, give the same"))
-}
-
-/// Hashes a program.
-///
-/// # Errors
-/// It cannot be read.
-pub fn hash(path: &Path) -> Outcome<Hashed> {
-    let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display()));
-    let mut hashed = File::open(path).and_then(|mut file| hashes::digest_of(&mut file)).map_err(failed)?;
-    let real = path.canonicalize().map_err(failed)?;
-    hashed.interpreter = hashed.interpreter.or_else(|| hashes::interpreter_by_name(&real.to_string_lossy()));
-    Ok(hashed)
-}
-
-/// Whom a text names; with the hash and the path of a program that is there.
-///
-/// # Errors
-/// It names nobody, or what cannot be read.
-pub fn who(text: &str) -> Outcome<(Subject, Option<Hashed>, String)> {
-    let wrong = |what: &str| {
-        Failure::new(Exit::Usage, format!("'{text}' {what}"))
-            .hint("name programs as prog:PATH, hash:HEX, pkg:KEYFILE/NAME or any")
-    };
-    if text == "any" {
-        return Ok((Subject::Anybody, None, String::new()));
-    }
-    match text.split_once(':') {
-        Some(("prog", path)) => {
-            let path = Path::new(path);
-            let hashed = hash(path)?;
-            let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            let most = holdfast_program_identity::rules::TEXT_BYTES_MAX / char::MAX.len_utf8();
-            let hint = real.to_string_lossy().chars().take(most).collect();
-            Ok((Subject::Program(hashed.digest), Some(hashed), hint))
-        }
-        Some(("hash", hex)) => {
-            let digest = Digest::from_hex(hex).ok_or_else(|| wrong("is no hash: 64 hexadecimal digits"))?;
-            Ok((Subject::Program(digest), None, String::new()))
-        }
-        Some(("pkg", package)) => {
-            let (key, name) = package.rsplit_once('/').ok_or_else(|| wrong("names no package"))?;
-            let key = keys::read_public(key)?.0;
-            Ok((Subject::Package { key, name: name.to_owned() }, None, String::new()))
-        }
-        _ => Err(wrong("names nobody")),
-    }
-}
-
-/// Whether an executable is the one that a text names.
-fn is_meant(who: &Subject, digest: &Digest) -> bool {
-    match who {
-        Subject::Program(wanted) => wanted == digest,
-        Subject::Package { key, name } => {
-            manifest::lists(&manifest::directories(), &PublicKey(*key), name, digest)
-        }
-        Subject::Anybody => true,
-    }
-}
+use subjects::{hash, is_meant, who};
 
 /// `holdfast program callers`
 pub fn callers(arguments: &args::Callers) -> Outcome {
-    crate::logging::to_stderr();
+    holdfast_daemon::logging::to_stderr();
     if let Some(folder) = arguments.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         make_shared(folder)?;
     }

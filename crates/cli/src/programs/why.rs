@@ -1,12 +1,14 @@
 //! `holdfast program why`: whether a program would be let in to a file, why, and who was refused lately.
 
-use super::session::Session;
-use super::{args, ask, hash, owned_why, place};
-use crate::exit::{Exit, Failure, Outcome};
+use super::args;
+use super::mounted::{self, ask};
+use super::subjects::hash;
+use crate::card;
 use crate::output::{Format, clean};
-use crate::paths::Directories;
-use crate::time;
 use holdfast_daemon::mounts::requests::ShowRules;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_program_identity::hashes::Hashes;
 use holdfast_program_identity::identify::identify;
 use holdfast_program_identity::identity::Identity;
@@ -40,9 +42,9 @@ struct Judged {
 
 /// `holdfast program why`
 pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> Outcome {
-    let place = place(&arguments.file)?;
-    if let Some(session) = Session::of(&place.mount)? {
-        return owned_why::run(&session, &place, arguments.program.as_deref(), format);
+    let place = mounted::find(&arguments.file)?;
+    if card::why(&place, arguments.program.as_deref(), format)? {
+        return Ok(());
     }
     let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
     let report = ask(&place.mount, directories, &request)?;

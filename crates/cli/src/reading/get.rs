@@ -4,13 +4,13 @@
 //! through and used, whatever release it was of: a file stays if its chunks have the digests that they should have.
 
 use super::args::Get;
-use super::{PAGE, READ_BYTES, content_failure, find, inside, look_ahead};
-use crate::exit::{Exit, Failure, Outcome};
+use super::source::{BadMirrors, PAGE, READ_BYTES, content_failure, find, inside, look_ahead};
 use crate::history::restore::remove;
 use crate::output::{Format, progress};
-use crate::paths::Directories;
 use holdfast_client::files::{SeekTo, seek_in};
 use holdfast_content::{Block, BlockKind, Content, ContentError, INLINE_BYTES_MAX, Inode, InodeKind};
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::tree::{Node, Tree};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// `holdfast release get`
 pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
-    let _bad = super::BadMirrors(&release);
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let path = inside(&arguments.path);
     look_ahead(&release, &[path]);

@@ -3,15 +3,15 @@
 use super::args::Bundle;
 use super::listed;
 use crate::evidence;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::Directories;
 use holdfast_client::rebuild::bundle::BundleWriter;
 use holdfast_client::rebuild::leaves::{self, LeafFile};
 use holdfast_client::statement::Statement;
 use holdfast_client::store::DiskCache;
 use holdfast_content::{BODY_BYTES_MAX, Membership, MemoryBlocks};
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_protocol::check::membership_wanted;
 use serde::Serialize;
 use std::collections::HashSet;

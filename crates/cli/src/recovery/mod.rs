@@ -7,8 +7,8 @@ mod report;
 pub mod restored;
 mod sources;
 
-use crate::exit::{Exit, Failure, Outcome};
 use holdfast_crypto::Digest;
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -41,5 +41,5 @@ fn write_list(path: &Path, blocks: &HashSet<Digest>) -> Outcome {
     for address in sorted {
         let _ = writeln!(text, "{address}");
     }
-    crate::keys::create(path, 0o644, text.as_bytes())
+    holdfast_daemon::keys::create(path, 0o644, text.as_bytes())
 }

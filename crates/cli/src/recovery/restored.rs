@@ -1,12 +1,12 @@
 //! `holdfast fs restored`: the superuser declares that the server was put back to an older state.
 
 use super::args::Restored;
-use crate::admin::DEADLINE;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::admin::asking::DEADLINE;
 use crate::output::{Format, clean};
-use crate::paths::{Directories, make_private};
 use holdfast_client::admin::{DeclarationPreview, DeclareConfig, declare_restore};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::{Directories, make_private};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_rpc::Address;
 use std::io::{BufRead, IsTerminal};
 

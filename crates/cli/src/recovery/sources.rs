@@ -1,9 +1,9 @@
 //! Where the blocks of a file system that is rebuilt come from, and what of it can be read already.
 
-use crate::exit::Outcome;
 use holdfast_client::rebuild::bundle::Bundle;
 use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_failure::Outcome;
 use holdfast_server::rebuild::RebuildTarget;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -55,7 +55,7 @@ pub enum ReleaseCommand {
     /// Serve a release to anybody, as a mirror.
     Serve(crate::args::Serve),
     /// Show a release, or a directory, to people who have only a browser.
-    Gateway(crate::gateway::Gateway),
+    Gateway(crate::args::Gateway),
     /// The keys of a release: begin with some, exchange some.
     Keys(Keys),
     /// Say that the record of a release still counts, with a key that can do nothing else.

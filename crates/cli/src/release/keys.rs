@@ -1,11 +1,11 @@
 //! `holdfast release keys`
 
 use super::args::{Init, Renewals, Rotate};
-use super::{DraftTarget, now_s, settle, signers};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{public_of, random};
+use super::settling::{DraftTarget, now_s, settle, signers};
 use crate::output::Format;
 use holdfast_crypto::{KeyHolder, PublicKey, keyfile};
+use holdfast_daemon::keys::{public_of, random};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::Kind;
 use holdfast_release::keys::{FreshnessRole, KeyChain, KeySet, Origin};
@@ -52,7 +52,7 @@ pub fn init(arguments: &Init, format: Format) -> Outcome {
     let set = makes_sense(set)?;
     let draft = Draft { sets: Vec::new(), keys: Some(set), root: None, statement: None };
     let done = settle(draft, &keys, &DraftTarget::Directory(arguments.out.clone()), ".keys-1")?;
-    format.print(&done, super::Signed::describe)
+    format.print(&done, super::settling::Signed::describe)
 }
 
 /// Makes the next key set, and signs the record anew under it.
@@ -98,7 +98,7 @@ pub fn rotate(arguments: &Rotate, format: Format) -> Outcome {
     let root = directory.root(&chain)?.map(|root| anew(&chain, &set.value, root, arguments.r#for));
     let draft = Draft { sets: chain.sets().to_vec(), keys: Some(set), root, statement: None };
     let done = settle(draft, &keys, &DraftTarget::Directory(arguments.directory.clone()), &kind)?;
-    format.print(&done, super::Signed::describe)
+    format.print(&done, super::settling::Signed::describe)
 }
 
 /// The same release as `root`, as the next record, for the new keys to sign.

@@ -1,9 +1,9 @@
 //! `holdfast release renew`
 
 use super::args::Renew;
-use super::{DraftTarget, now_s, settle, signers};
-use crate::exit::{Exit, Failure, Outcome};
+use super::settling::{DraftTarget, now_s, settle, signers};
 use crate::output::Format;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::draft::Draft;
 use holdfast_release::moment::{moment, span};
 use holdfast_release::record::{Freshness, RootFile};
@@ -60,5 +60,5 @@ pub fn renew(arguments: &Renew, format: Format) -> Outcome {
         ));
     }
     let done = settle(draft, &keys, &DraftTarget::Directory(arguments.directory.clone()), &kind)?;
-    format.print(&done, super::Signed::describe)
+    format.print(&done, super::settling::Signed::describe)
 }

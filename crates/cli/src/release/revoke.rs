@@ -1,9 +1,9 @@
 //! `holdfast release revoke`
 
 use super::args::Revoke;
-use super::{DraftTarget, settle, signers};
-use crate::exit::{Exit, Failure, Outcome};
+use super::settling::{DraftTarget, settle, signers};
 use crate::output::Format;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::draft::Draft;
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::revocation::Statement;

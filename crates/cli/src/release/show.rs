@@ -1,10 +1,10 @@
 //! `holdfast release show`
 
 use super::args::Show;
-use super::{now_s, words};
-use crate::exit::{Exit, Failure, Outcome};
+use super::settling::{now_s, words};
 use crate::output::{Format, clean};
 use holdfast_crypto::keyfile;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::{self, Kind};

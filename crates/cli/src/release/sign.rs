@@ -1,9 +1,9 @@
 //! `holdfast release sign`
 
 use super::args::Sign;
-use super::{DraftTarget, Signed, install, io, signers, words};
-use crate::exit::{Exit, Failure, Outcome};
+use super::settling::{DraftTarget, Signed, install, io, signers, words};
 use crate::output::Format;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_release::draft::{Draft, DraftError};
 use holdfast_release::form::{self, Kind};
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! `holdfast server convert`: from one box to a block server, a bucket, etcd, between those, and back.
 
-use super::operate::config;
+use super::operate::{as_owner, config};
 use crate::args::ServerConvert;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_server::{ConvertError, ConvertReport, ConvertedFileSystem, Destination};
 use serde::Serialize;
 use std::path::Path;
@@ -59,9 +59,7 @@ fn explain(error: ConvertError) -> Failure {
     match error {
         ConvertError::Open(error) => error.into(),
         ConvertError::NoServer(_) => Failure::new(Exit::NoInput, error),
-        ConvertError::NotOwner { owner, .. } => {
-            Failure::new(Exit::NotAllowed, error).hint(super::as_owner(owner))
-        }
+        ConvertError::NotOwner { owner, .. } => Failure::new(Exit::NotAllowed, error).hint(as_owner(owner)),
         ConvertError::Refused(_) => Failure::new(Exit::Usage, error),
         ConvertError::Io { .. } => Failure::new(Exit::Io, error),
         ConvertError::Damaged(_) => Failure::new(Exit::Data, error),

@@ -3,10 +3,11 @@
 //! parses no HTTP.
 
 use crate::args::ServerMetrics;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::logging;
+use crate::listening;
 use crate::output::line;
 use holdfast_crypto::Digest;
+use holdfast_daemon::logging;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Limits, Method, PLAIN, StatusCode};
 use holdfast_server::BucketStatus;
 use holdfast_server::control::{self, OrderStatus, Outcome as Report, Statistics, Task};
@@ -26,13 +27,13 @@ pub fn run(arguments: &ServerMetrics) -> Outcome {
         return line(exposition(&arguments.data).trim_end());
     };
     logging::to_stderr();
-    let address = super::resolve(listen)?;
+    let address = listening::resolve(listen)?;
     let failed = |error: std::io::Error| Failure::new(Exit::Unavailable, format!("{address}: {error}"));
     let site = HttpServer::open(address, Limits::SMALL).map_err(failed)?;
     let at = site.local_address();
     let says = format!("figures of {} are at http://{at}/metrics", arguments.data.display());
     let data = arguments.data.clone();
-    site.run_plain(0, move |request| answer(&data, &request), super::announced(says)).map_err(failed)
+    site.run_plain(0, move |request| answer(&data, &request), listening::announced(says)).map_err(failed)
 }
 
 fn answer(data: &Path, request: &HttpRequest) -> HttpReply {

@@ -1,10 +1,10 @@
 //! Work on a data directory: by the server that runs on it, or by ourselves when none does.
 
 use crate::args::{ServerBackup, ServerMove, ServerUnhold};
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, table};
-use crate::time;
 use holdfast_crypto::Digest;
+use holdfast_daemon::time;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_protocol::history::Retention;
 use holdfast_server::BucketStatus;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
@@ -20,6 +20,11 @@ pub(super) fn config(data: &Path) -> ServerConfig {
     // Which past states may go is the running server's affair, whose rules are not known here.
     config.history = Retention::everything();
     config
+}
+
+/// How to do something as another user.
+pub(super) fn as_owner(owner: u32) -> String {
+    format!("as root: setpriv --reuid {owner} --clear-groups holdfast server ...")
 }
 
 fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
@@ -38,9 +43,7 @@ fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
 fn explain(error: ControlError) -> Failure {
     match error {
         ControlError::NoServer(_) => Failure::new(Exit::NoInput, error),
-        ControlError::NotOwner { owner, .. } => {
-            Failure::new(Exit::NotAllowed, error).hint(super::as_owner(owner))
-        }
+        ControlError::NotOwner { owner, .. } => Failure::new(Exit::NotAllowed, error).hint(as_owner(owner)),
         ControlError::Open(error) => error.into(),
         ControlError::Silent(_) => Failure::new(Exit::Unavailable, error),
         ControlError::Failed(_) => Failure::new(Exit::Failed, error),

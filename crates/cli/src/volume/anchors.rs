@@ -1,14 +1,14 @@
 //! `holdfast volume anchor`: shows, exports and imports what is known of how new a volume is.
 
 use super::args::AnchorCommand;
-use super::attached_at;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::attached::attached_at;
 use crate::output::Format;
-use crate::paths::Directories;
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
 use holdfast_daemon::volumes::anchor::{format, read, write};
 use holdfast_daemon::volumes::folders::VolumeFolders;
 use holdfast_daemon::volumes::secret::hex;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::ring::Anchor;
 use serde::Serialize;
 use std::path::Path;

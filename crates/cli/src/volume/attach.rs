@@ -1,17 +1,20 @@
 //! `holdfast volume attach` and `detach`.
 
 use super::args::{Attach, Detach as DetachArguments};
-use super::folders::{VolumeFolder, VolumeFolders, VolumeRecord};
-use super::{attached_at, opening};
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
+use super::attached::attached_at;
 use crate::output::{Format, progress};
-use crate::paths::{Directories, RUN_DIRECTORY, make_private, make_shared};
 use holdfast_daemon::background;
-use holdfast_daemon::volumes::export::{Export, ExportReport};
+use holdfast_daemon::control::Client;
+use holdfast_daemon::paths::{Directories, RUN_DIRECTORY, make_private, make_shared};
+use holdfast_daemon::volumes::asking;
+use holdfast_daemon::volumes::export::Export;
+use holdfast_daemon::volumes::export_report::ExportReport;
+use holdfast_daemon::volumes::folders::{VolumeFolder, VolumeFolders, VolumeRecord};
+use holdfast_daemon::volumes::opening;
 use holdfast_daemon::volumes::requests::{Detach, Status};
 use holdfast_daemon::volumes::service::{self, Job};
-use holdfast_daemon::volumes::status::{self, VolumeStatus};
+use holdfast_daemon::volumes::status::VolumeStatus;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -185,7 +188,7 @@ pub fn detach(arguments: &DetachArguments, directories: &Directories, format: Fo
             "attaching it again recovers what is durable, once that is mended; {READ_MEANWHILE}"
         )));
     }
-    format.print(&status::of(&place, &about)?, |_| format!("{} is detached", about.disk.display()))
+    format.print(&asking::of(&place, &about)?, |_| format!("{} is detached", about.disk.display()))
 }
 
 /// Says that a volume is not attached.

@@ -3,24 +3,21 @@
 mod anchors;
 pub mod args;
 mod attach;
-mod card;
+mod attached;
+pub mod interrupt;
+pub mod log;
 mod moving;
 mod plain;
 mod protect;
 mod repair;
 mod scrub;
-mod sessions;
 mod status;
 
-use crate::control::Client;
-use crate::exit::Outcome;
+use crate::card;
 use crate::output::Format;
-use crate::paths::Directories;
 use args::VolumeCommand;
-use holdfast_daemon::volumes::folders::VolumeFolder;
-use holdfast_daemon::volumes::requests::Status;
-use holdfast_daemon::volumes::{anchor, folders, media, opening, secret, tpm};
-use std::path::PathBuf;
+use holdfast_daemon::paths::Directories;
+use holdfast_failure::Outcome;
 
 /// Runs one of its commands.
 pub fn run(command: &VolumeCommand, directories: &Directories, format: Format) -> Outcome {
@@ -42,12 +39,4 @@ pub fn run(command: &VolumeCommand, directories: &Directories, format: Format) -
         VolumeCommand::Anchor(arguments) => anchors::run(&arguments.command, directories, format),
         VolumeCommand::Forget(arguments) => plain::forget(arguments, directories, format),
     }
-}
-
-/// Where a volume is attached: the directory, the file and the device of it.
-fn attached_at(folder: &VolumeFolder) -> Vec<PathBuf> {
-    let Ok(Some(process)) = Client::connect(&folder.directory) else { return Vec::new() };
-    let export =
-        process.call(&Status).ok().and_then(|status| status.attached).map(|attached| attached.export);
-    export.map_or(Vec::new(), |export| vec![export.directory, export.path])
 }

@@ -4,17 +4,20 @@
 //! What was done can be gone on with only if nobody has written to the volume meanwhile: the end of the old log is
 //! remembered, and must be where it was.
 
-use super::anchor;
 use super::args::{Opening, Rekey, Resize};
-use super::folders::{self, VolumeFolder, VolumeFolders, VolumeRecord, absolute, sync_parent};
-use super::media::{Medium, Part};
-use super::opening::{self, Meant, Opened};
-use super::protect::{Interrupt, is_blank, make_log};
-use super::secret::Secret;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::interrupt::Interrupt;
+use super::log::{is_blank, make_log};
 use crate::output::{Format, bytes_bar};
-use crate::paths::Directories;
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::anchor;
+use holdfast_daemon::volumes::folders::{
+    self, VolumeFolder, VolumeFolders, VolumeRecord, absolute, sync_parent,
+};
+use holdfast_daemon::volumes::media::{Medium, Part};
+use holdfast_daemon::volumes::opening::{self, Meant, Opened};
+use holdfast_daemon::volumes::secret::Secret;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::device::Device;
 use holdfast_volume::{BLOCK_BYTES, Volume};
 use serde::{Deserialize, Serialize};

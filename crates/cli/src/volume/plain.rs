@@ -1,15 +1,16 @@
 //! `holdfast volume recover`, `unprotect` and `forget`.
 
 use super::args::{Forget, Recover, Unprotect};
-use super::folders::{VolumeFolders, sync_parent};
-use super::media::Medium;
-use super::protect::Interrupt;
-use super::tpm::Counter;
-use super::{attached_at, opening};
-use crate::exit::{Exit, Failure, Outcome};
+use super::attached::attached_at;
+use super::interrupt::Interrupt;
 use crate::output::{Format, bytes_bar};
-use crate::paths::Directories;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::folders::{VolumeFolders, sync_parent};
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_daemon::volumes::opening;
 use holdfast_daemon::volumes::status::Recovery;
+use holdfast_daemon::volumes::tpm::Counter;
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::path::PathBuf;
 

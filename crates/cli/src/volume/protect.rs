@@ -1,28 +1,21 @@
 //! `holdfast volume protect`: takes a disk over with what is on it.
 
 use super::args::Protect;
-use super::folders::{VolumeFolder, VolumeFolders, VolumeRecord, absolute, sync_parent};
-use super::media::Medium;
-use super::secret::Secret;
-use super::{anchor, opening};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::interrupt::Interrupt;
+use super::log::{is_blank, make_log};
 use crate::output::{Format, bytes_bar};
-use crate::paths::Directories;
-use holdfast_daemon::signals;
-use holdfast_log::device::Device;
-use holdfast_volume::{BLOCK_BYTES, Header, Plan, Volume};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::folders::{VolumeFolder, VolumeFolders, VolumeRecord, absolute};
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_daemon::volumes::secret::Secret;
+use holdfast_daemon::volumes::{anchor, opening};
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_volume::{BLOCK_BYTES, Header, Volume};
 use serde::Serialize;
 use std::cell::Cell;
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-
-/// Beginning of a log device that must hold nothing.
-const LOOKED_AT: usize = 1 << 20;
 
 #[derive(Serialize)]
 struct Protected {
@@ -195,18 +188,6 @@ fn make_or_open(arguments: &Protect, places: &VolumeFolders, disk: &Medium) -> O
     Ok(Log { medium: Some(medium), volume })
 }
 
-/// Whether the beginning of a device holds nothing.
-///
-/// # Errors
-/// It cannot be read.
-pub fn is_blank(device: &dyn Device) -> Outcome<bool> {
-    let mut bytes = vec![0; LOOKED_AT.min(device.size_bytes() as usize)];
-    device
-        .read_at(0, &mut bytes)
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", device.describe())))?;
-    Ok(bytes.iter().all(|byte| *byte == 0))
-}
-
 /// Has a log that can be gone on with; the place of its volume.
 fn format_log(
     arguments: &Protect,
@@ -235,49 +216,6 @@ fn format_log(
             Ok(places.of(&volume))
         }
     }
-}
-
-/// Makes a log of the right size, with room on its disk, that is whole as soon as it has its name.
-pub fn make_log(
-    path: &Path,
-    disk: &dyn Device,
-    secret: &Secret,
-    volume: &[u8; 16],
-    ring_bytes: Option<u64>,
-) -> Outcome {
-    let failed =
-        |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display()));
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let beside = PathBuf::from(beside);
-    let file = File::options()
-        .create(true)
-        .truncate(true)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .open(&beside)
-        .map_err(failed)?;
-    let bytes = Plan::new(disk.size_bytes(), ring_bytes).bytes;
-    // Not a file with holes: a log that cannot be written because its disk is full stops the volume.
-    let made = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .map_err(std::io::Error::from)
-        .or_else(|error| match error.kind() {
-            std::io::ErrorKind::Unsupported => file.set_len(bytes),
-            _ => Err(error),
-        })
-        .and_then(|()| file.sync_all());
-    let made = made.map_err(failed).and_then(|()| {
-        drop(file);
-        let medium = Medium::open(&beside)?;
-        Volume::format(disk, &*medium.device, &secret.of(volume), ring_bytes)?;
-        std::fs::rename(&beside, path).map_err(failed)?;
-        sync_parent(path)
-    });
-    if made.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    made
 }
 
 /// Goes on with a log that is there.
@@ -326,37 +264,4 @@ fn must_be_unfinished(
         }));
     }
     Ok(look)
-}
-
-/// Work on blocks that a person may stop.
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// From now on the first Ctrl-C (or SIGTERM) stops the work, not the process.
-    ///
-    /// # Errors
-    /// Signals cannot be had.
-    pub fn listen() -> Outcome<Interrupt> {
-        let asked = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&asked);
-        signals::on_end(move || told.store(true, SeqCst))?;
-        Ok(Interrupt(asked))
-    }
-
-    /// Whether it was asked to stop.
-    pub fn is_asked(&self) -> bool {
-        self.0.load(SeqCst)
-    }
-
-    /// Shows how far it is; whether to go on.
-    pub fn step(&self, bar: &indicatif::ProgressBar, done: u64, of: u64) -> bool {
-        bar.set_length(of * BLOCK_BYTES as u64);
-        bar.set_position(done * BLOCK_BYTES as u64);
-        !self.0.load(SeqCst)
-    }
-
-    /// Says that it was stopped.
-    pub fn stopped(&self, note: &str) -> Failure {
-        Failure::new(Exit::Failed, format!("stopped; {note}")).hint("the same command goes on from here")
-    }
 }

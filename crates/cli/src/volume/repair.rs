@@ -1,14 +1,15 @@
 //! `holdfast volume repair`: mends bad blocks from a copy of the disk, which need not be trusted.
 
 use super::args;
+use super::attach;
+use super::attached::attached_at;
 use super::status::bad_blocks;
-use super::{attach, attached_at};
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::Directories;
+use holdfast_daemon::control::Client;
+use holdfast_daemon::paths::Directories;
 use holdfast_daemon::volumes::folders::{VolumeFolders, absolute};
 use holdfast_daemon::volumes::requests::Repair;
+use holdfast_failure::{Exit, Failure, Outcome};
 
 /// `holdfast volume repair`
 pub fn run(arguments: &args::Repair, directories: &Directories, format: Format) -> Outcome {

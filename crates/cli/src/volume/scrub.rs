@@ -1,14 +1,15 @@
 //! `holdfast volume scrub`.
 
 use super::args;
+use super::attach;
+use super::attached::attached_at;
 use super::status::bad_blocks;
-use super::{attach, attached_at};
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar};
-use crate::paths::Directories;
+use holdfast_daemon::control::Client;
+use holdfast_daemon::paths::Directories;
 use holdfast_daemon::volumes::folders::VolumeFolders;
 use holdfast_daemon::volumes::requests::{Scrub, Status, StopScrub};
+use holdfast_failure::{Exit, Failure, Outcome};
 use std::time::Duration;
 
 /// How often a waiting command looks how far the scrub is.
@@ -23,7 +24,7 @@ pub fn run(arguments: &args::Scrub, directories: &Directories, format: Format) -
         process()?.call(&StopScrub)?;
         return Ok(());
     }
-    let interrupt = super::protect::Interrupt::listen()?;
+    let interrupt = super::interrupt::Interrupt::listen()?;
     let request = Scrub { rate_mib: arguments.rate, from_start: arguments.from_start };
     let mut progress = process()?.call(&request)?;
     if arguments.background {

@@ -2,13 +2,14 @@
 
 use super::args;
 use super::attach::READ_MEANWHILE;
-use super::attached_at;
-use super::folders::VolumeFolders;
-use crate::exit::{Exit, Failure, Outcome};
+use super::attached::attached_at;
 use crate::output::{Format, line, table};
-use crate::paths::Directories;
-use crate::time::moment;
-use holdfast_daemon::volumes::status::{Attached, VolumeStatus, of};
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::time::moment;
+use holdfast_daemon::volumes::asking::of;
+use holdfast_daemon::volumes::folders::VolumeFolders;
+use holdfast_daemon::volumes::status::{Attached, VolumeStatus};
+use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::path::PathBuf;
 

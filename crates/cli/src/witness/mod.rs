@@ -2,13 +2,14 @@
 
 pub mod args;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::listening;
 use crate::output::{Format, clean, table};
-use crate::{keys, limits, logging, server};
 use args::{Compare, Init, State, Witness, WitnessCommand};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{KeyKind, Note, VerifierKey};
 use holdfast_crypto::SigningKey;
+use holdfast_daemon::{keys, limits, logging};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_witness::{Service, WitnessState};
 use serde::Serialize;
 use std::path::Path;
@@ -36,10 +37,10 @@ fn serve(arguments: &Witness, state: &Path) -> Outcome {
     }
     let state = WitnessState::open(state)?;
     let name = state.verifier().name().to_owned();
-    let service = Service::open(state, arguments.log.clone(), server::resolve(&arguments.listen)?)?;
+    let service = Service::open(state, arguments.log.clone(), listening::resolve(&arguments.listen)?)?;
     let address = service.local_address();
     let told = format!("{name} witnesses {} logs on {address}", arguments.log.len());
-    Ok(service.run(server::announced(told))?)
+    Ok(service.run(listening::announced(told))?)
 }
 
 /// A new witness.

@@ -72,5 +72,5 @@ pub fn check(players: &mut [Player], stop: &Path) -> Result<(), String> {
     let longest = histories.iter().flatten().filter_map(|call| Some(call.ended_ns? - call.begun_ns)).max();
     let longest = longest.unwrap_or_default() as f64 / 1e9;
     eprintln!("{} calls, {failed} of them failed, the longest took {longest:.1} s", sum(|_| true));
-    registers::check(&histories)
+    registers::check(&histories).map_err(|found| found.to_string())
 }

@@ -213,12 +213,8 @@ impl Shared {
         self.peers.get().map_or(Ok(()), |peers| peers.may_operate())
     }
 
-    /// Queues a request that is not a program's: neither an old head, nor a lost peer, nor a resend holds it up.
-    pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
-        self.submit_in_turn(edit, ReadSet::default(), RequestPriority::First)
-    }
-
-    fn submit_in_turn(
+    /// Queues a request in that turn, whatever programs wait for, and waits for its answer.
+    pub fn submit_in_turn(
         &self,
         edit: Option<Arc<Mutex<dyn Edit>>>,
         reads: ReadSet,

@@ -2,7 +2,8 @@
 
 use super::freshness::{FreshnessMonitor, WitnessPolicy};
 use super::leaf_keeper::LeafKeeper;
-use super::peers::{self, PeersPolicy};
+use super::meeting::PeersPolicy;
+use super::peers;
 use super::pump::{Pump, TakeUp};
 use super::queue::QueueHold;
 use super::resend::Resend;

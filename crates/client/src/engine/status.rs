@@ -1,7 +1,7 @@
 //! What `holdfast status` prints.
 
 use super::freshness::HeadStatus;
-use super::peers::PeersStatus;
+use super::meeting::PeersStatus;
 use super::resend::ResendStatus;
 use super::shared::Shared;
 use crate::error::FrozenReport;

@@ -166,6 +166,7 @@ impl Processes {
     }
 
     /// From now on the signer signs handshakes with clients that connect to this one.
+    #[cfg(feature = "peers")]
     pub(super) fn meets_peers(&self) -> Result<(), ProcessesError> {
         let _turn = self.turn.lock();
         match self.ask(&SignerRequest::MeetPeers, &[])? {

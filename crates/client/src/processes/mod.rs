@@ -14,11 +14,13 @@
 
 mod agent;
 mod frames;
+#[cfg_attr(not(feature = "peers"), path = "without_handshakes.rs")]
 mod handshakes;
 mod key;
 mod link;
 pub mod messages;
 mod network;
+#[cfg(feature = "peers")]
 mod peer_channels;
 pub mod record;
 mod signer;
@@ -27,6 +29,7 @@ mod two_slot_file;
 
 pub use agent::connect_to_agent;
 pub use key::{KeySource, Processes, ProcessesError};
+#[cfg(feature = "peers")]
 pub(crate) use peer_channels::{BeaconStream, PeerChannel};
 
 use holdfast_components::Main;

@@ -1,7 +1,7 @@
 //! Whom an automounter listens to: directories of links that give names a meaning, and directories of revocations. Both
 //! may lie below the automounted directory itself, in releases or file systems that are mounted for it.
 
-use super::places::Refusal;
+use super::refusal::Refusal;
 use crate::paths::Directories;
 use crate::revoked::{self, NotUsable};
 use holdfast_crypto::Digest;

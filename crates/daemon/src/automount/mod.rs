@@ -5,6 +5,7 @@ mod mounting;
 mod name;
 mod places;
 mod probe;
+mod refusal;
 pub mod requests;
 
 use crate::control::{self, Client, Reply};

@@ -1,8 +1,8 @@
 //! Mounting a place, and unmounting it: by this command itself, as a person would. What serves a mount is a process of its
 //! own, so nothing that happens to one concerns another.
 
-use super::places::Refusal;
 use super::probe::ProbeResult;
+use super::refusal::Refusal;
 use crate::background::inherited_environment;
 use crate::paths::Directories;
 use holdfast_failure::Exit;

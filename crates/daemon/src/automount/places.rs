@@ -8,6 +8,7 @@ use super::authority::Authorities;
 use super::mounting::{self, Settings, descends};
 use super::name::Name;
 use super::probe::{self, ProbeResult};
+use super::refusal::Refusal;
 use crate::control::Client;
 use crate::keys;
 use holdfast_client::interrupt::{GLANCE, is_raised};
@@ -17,7 +18,6 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -31,22 +31,6 @@ const FAILED_TOLD_FOR: Duration = Duration::from_secs(3600);
 const UNDER_WAY_MAX: usize = 32;
 /// Most failures that are remembered.
 const FAILURES_MAX: usize = 1000;
-
-/// Why something is not mounted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// What programs see.
-    pub trouble: Trouble,
-    /// What people are told.
-    pub why: String,
-}
-
-impl Refusal {
-    /// A refusal.
-    pub fn new(trouble: Trouble, why: impl Display) -> Refusal {
-        Refusal { trouble, why: why.to_string() }
-    }
-}
 
 /// What a place is, for `status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 //! whoever answers must prove that it is what the ID stands for, so nobody can lie about which it is.
 
 use super::name::Name;
-use super::places::Refusal;
+use super::refusal::Refusal;
 use crate::keys;
 use holdfast_fuse::automount::Trouble;
 use holdfast_release::accept::{ExpiredPolicy, Refusal as Unaccepted};

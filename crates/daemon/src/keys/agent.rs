@@ -85,12 +85,9 @@ impl Agent {
     }
 
     fn identities(&self) -> Outcome<Vec<Identity>> {
-        self.list_identities().map_err(|why| Failure::new(Exit::NoInput, why))
-    }
-
-    fn list_identities(&self) -> Result<Vec<Identity>, String> {
-        let answer = self.ask(&agent::identities_request()).map_err(|error| format!("{self}: {error}"))?;
-        agent::identities(&answer).map_err(|error| format!("{self}: {error}"))
+        let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::NoInput, format!("{self}: {error}"));
+        let answer = self.ask(&agent::identities_request()).map_err(|error| failed(&error))?;
+        agent::identities(&answer).map_err(|error| failed(&error))
     }
 
     fn lacks(&self, what: &str, held: &[Identity]) -> Failure {

@@ -3,6 +3,7 @@
 //! One process serves all of them, because only one may sign with the key: whoever wants another mount asks that process
 //! ([`requests`]), and it ends with its last mount.
 
+pub mod asking;
 pub mod conflicts;
 mod ending;
 mod guard;

@@ -9,13 +9,13 @@
 
 use super::folders;
 use super::secret::{decode_hex, hex};
-use super::status;
 use super::tpm::Counter;
 use crate::paths::make_private;
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::ring::Anchor;
 use holdfast_volume::{AnchorKeeper, Volume, VolumeKey};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 const KIND: &str = "holdfast-volume-anchor-1";
@@ -72,6 +72,23 @@ fn damaged(path: &Path) -> Failure {
         "put back a good copy of it, or move it away and attach once with --freshness-unknown if you are sure that \
          disk and log are not older copies",
     )
+}
+
+/// How new a volume is known to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AnchorStatus {
+    /// The file.
+    pub file: PathBuf,
+    /// Whether a counter of the TPM says that it is the newest.
+    pub tpm: bool,
+    /// The log block that it names; `None`: there is none.
+    pub log_block: Option<u64>,
+    /// Log blocks made durable since; `None`: not attached.
+    pub blocks_behind: Option<u64>,
+    /// Whether it is written at every flush.
+    pub every_flush: bool,
+    /// Why it could not be written, if so.
+    pub failed: Option<String>,
 }
 
 /// Where a volume's anchor is kept, and what keeps an older copy of it from passing.
@@ -236,9 +253,9 @@ impl Keeper {
     }
 
     /// What it is about, for people.
-    pub fn status(&self, volume: &Volume, every_flush: bool) -> status::AnchorStatus {
+    pub fn status(&self, volume: &Volume, every_flush: bool) -> AnchorStatus {
         let written = self.written.lock().map(|anchor| anchor.number);
-        status::AnchorStatus {
+        AnchorStatus {
             file: self.kept.path.clone(),
             tpm: self.kept.is_bound(),
             log_block: written,

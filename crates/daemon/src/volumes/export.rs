@@ -1,8 +1,10 @@
 //! How an attached volume is offered to other programs. Each kind has its part of [`Export`] and of [`Exported`].
 
-use super::devices::{Nbd, Ublk};
+use super::export_report::ExportReport;
 use super::media::loop_devices;
+use super::nbd::Nbd;
 use super::served::Served;
+use super::ublk::Ublk;
 use crate::watch::Watcher;
 use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_failure::{Exit, Failure, Outcome};
@@ -46,17 +48,6 @@ pub enum Export {
     },
     /// A ublk device.
     Ublk,
-}
-
-/// What there is, for people and programs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ExportReport {
-    /// `file`, `loop`, `nbd` or `ublk`.
-    pub kind: String,
-    /// Directory with the file, where there is one.
-    pub directory: PathBuf,
-    /// What to use: the file, the device, or the server's address.
-    pub path: PathBuf,
 }
 
 /// A volume on offer.

@@ -1,11 +1,13 @@
 //! The daemon that has a protected volume attached: it offers the volume as a disk, keeps its anchor, scrubs and repairs it.
 
 pub mod anchor;
-mod devices;
+pub mod asking;
 pub mod export;
+pub mod export_report;
 pub mod folders;
 pub mod media;
 pub mod memory;
+mod nbd;
 pub mod opening;
 pub mod repair;
 pub mod requests;
@@ -15,4 +17,6 @@ mod served;
 pub mod service;
 pub mod status;
 pub mod tpm;
+#[cfg_attr(not(feature = "ublk"), path = "without_ublk.rs")]
+mod ublk;
 mod watchdog;

@@ -1,6 +1,7 @@
 //! The process that has a volume attached: it opens it, offers it, keeps its anchor, obeys the control socket, and ends
 //! when it is detached.
 
+use super::anchor::AnchorStatus;
 use super::anchor::{AnchorStore, Keeper};
 use super::export::{Export, Exported};
 use super::folders::{VolumeFolder, VolumeRecord};
@@ -10,7 +11,7 @@ use super::requests::VolumeRequest;
 use super::scrub::Scrubber;
 use super::secret::Secret;
 use super::served::Served;
-use super::status::{Activity, AnchorStatus, Attached, BadBlock, VolumeStatus};
+use super::status::{Activity, Attached, BadBlock, VolumeStatus};
 use super::{opening, repair, watchdog};
 use crate::background;
 use crate::control::{self, Reply};

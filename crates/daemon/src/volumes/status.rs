@@ -1,13 +1,9 @@
 //! How a volume stands, attached or not.
 
-use super::anchor;
-use super::export::ExportReport;
-use super::folders::{VolumeFolder, VolumeRecord};
+use super::anchor::AnchorStatus;
+use super::export_report::ExportReport;
 use super::memory::Memory;
-use super::requests::Status;
 use super::{scrub, secret};
-use crate::control::Client;
-use holdfast_failure::{Exit, Outcome};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -133,54 +129,4 @@ impl From<&holdfast_volume::BadBlock> for BadBlock {
             found: secret::hex(&bad.found),
         }
     }
-}
-
-/// How new a volume is known to be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AnchorStatus {
-    /// The file.
-    pub file: PathBuf,
-    /// Whether a counter of the TPM says that it is the newest.
-    pub tpm: bool,
-    /// The log block that it names; `None`: there is none.
-    pub log_block: Option<u64>,
-    /// Log blocks made durable since; `None`: not attached.
-    pub blocks_behind: Option<u64>,
-    /// Whether it is written at every flush.
-    pub every_flush: bool,
-    /// Why it could not be written, if so.
-    pub failed: Option<String>,
-}
-
-/// How a volume is, attached or not.
-pub fn of(place: &VolumeFolder, about: &VolumeRecord) -> Outcome<VolumeStatus> {
-    if let Some(process) = Client::connect(&place.directory)? {
-        match process.call(&Status) {
-            // It is just ending.
-            Err(failure) if failure.code == Exit::Unavailable => {}
-            other => return other,
-        }
-    }
-    let (log_block, failed) = match anchor::read(&place.anchor_of(about)) {
-        Ok(found) => (found.map(|anchor| anchor.number), None),
-        Err(failure) => (None, Some(failure.message)),
-    };
-    Ok(VolumeStatus {
-        volume: place.name(),
-        disk: about.disk.clone(),
-        log: about.log.clone(),
-        key: about.key.clone(),
-        size_bytes: about.size_bytes,
-        protected: about.protected,
-        attached: None,
-        anchor: AnchorStatus {
-            file: place.anchor_of(about),
-            tpm: about.tpm,
-            log_block,
-            blocks_behind: None,
-            every_flush: false,
-            failed,
-        },
-        scrub: scrub::Progress::remembered(place),
-    })
 }

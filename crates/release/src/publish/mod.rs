@@ -1,6 +1,7 @@
-//! Publishing: makes the tree of a release from a directory.
+//! Publishing: makes the tree of a release from a directory, and a release of the tree ([`publication`]: the order of all
+//! steps; [`compose`]: the release; [`bucket`]: one that lies in a bucket).
 //!
-//! Two passes. The first ([`scan`]) looks at names and attributes only: it counts, for the progress bar, and finds
+//! The tree is made in two passes. The first ([`scan`]) looks at names and attributes only: it counts, for the progress bar, and finds
 //! which files have several names. The second ([`tree`]) goes through directories depth first, cuts and hashes what
 //! has changed since the last time ([`seen`]), and puts new blocks into packs ([`store`]): the subdirectories of a
 //! directory first, then its files in order of name, then its own nodes. So a directory with its small files is one
@@ -10,12 +11,14 @@
 //! there, and for files with several names.
 
 pub mod apart;
+pub mod bucket;
 pub mod compose;
 pub mod folder;
 pub mod hold;
 pub mod live;
 mod local;
 mod memory;
+pub mod publication;
 mod retention;
 pub mod rules;
 mod scan;

@@ -1,15 +1,11 @@
-//! The two marks that prevent a data directory and its converted copy from both being served.
+//! The two marks that prevent a data directory and its converted copy from both being served, as a conversion sets them.
 
 use super::{ConvertError, failed, put_file};
-use crate::error::OpenError;
+use crate::moved::{CONVERTED, CONVERTING, converted, refusal};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// In the new directory until all is there.
-const CONVERTING: &str = "converting";
-/// In the old one from then on.
-const CONVERTED: &str = "converted";
 const FIRST_LINE: &str = "holdfast converting 1";
 const CHECKED: &str = "checked";
 
@@ -112,40 +108,4 @@ pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &ConversionPlan) ->
         ConversionMark::of(new, begun)?.take_away()?;
     }
     Ok(true)
-}
-
-fn converted(data: &Path) -> std::io::Result<Option<String>> {
-    match std::fs::read_to_string(data.join(CONVERTED)) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn refusal(data: &Path, text: &str) -> String {
-    let new = text.lines().next().unwrap_or("another directory");
-    format!(
-        "{data} was moved: its file systems are served from {new} now. Served from here too, they would split in two, and \
-         their clients would alarm. If no server has ever run on {new}, and none will, remove {mark} to serve them from here \
-         again",
-        data = data.display(),
-        mark = data.join(CONVERTED).display()
-    )
-}
-
-/// Whether a server may start on a data directory, as far as conversions go.
-pub(crate) fn check_served(data: &Path) -> Result<(), OpenError> {
-    let mark = data.join(CONVERTED);
-    let text = converted(data).map_err(|error| OpenError::io("reading", &mark, error))?;
-    if let Some(text) = text {
-        return Err(OpenError::Converted(refusal(data, &text)));
-    }
-    match data.join(CONVERTING).exists() {
-        true => Err(OpenError::Converted(format!(
-            "{} is not all there yet: call the same `holdfast server convert` again, which goes on; or remove it, and go on \
-             serving the old one",
-            data.display()
-        ))),
-        false => Ok(()),
-    }
 }

@@ -16,13 +16,12 @@
 
 mod blocks;
 mod marks;
+mod notes;
 mod order;
 mod source;
 
-pub(crate) use marks::check_served;
 #[cfg(test)]
 pub(crate) use order::copy_order;
-pub(crate) use source::moved_from;
 
 use crate::block_store::{
     self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks,
@@ -32,6 +31,7 @@ use crate::config::ServerConfig;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
 use crate::maintenance;
+use crate::moved::moved_from;
 use crate::order::OrderError;
 use crate::server_core::ServerCore;
 use crate::standby::NEVER_CREATED;
@@ -253,7 +253,7 @@ pub fn convert(
         return done();
     }
     let was_elsewhere = blocks_elsewhere(&old);
-    let (core, data, key) = crate::server::open_bare(config)?;
+    let (core, data, key) = crate::server::open_bare(config, &|storage| Arc::new(storage))?;
     let mut source = SourceOrder::of(&data)?;
     check_destinations(to, was_elsewhere.as_deref(), source.as_ref().map(SourceOrder::access))?;
     if let Some(source) = &source

@@ -1,8 +1,9 @@
 //! Copies orders to their destination: the files of each, then its checkpoint, which makes it count.
 
+use super::notes::{note_about, notes_together};
 use super::source::{OURSELVES, alone, away};
 use super::{ConvertError, Destination, OrderDestination, PATIENCE, failed, new_data, put_file};
-use crate::file_system::{FileSystem, note_about, notes_together};
+use crate::file_system::FileSystem;
 use crate::history_file;
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
@@ -45,7 +46,7 @@ impl OrderWriter {
         alone(&cluster)?;
         if let Some(moved) = cluster.moved().map_err(away)? {
             cluster.leave();
-            return Err(ConvertError::Refused(super::moved_from(access, &moved)));
+            return Err(ConvertError::Refused(crate::moved::moved_from(access, &moved)));
         }
         data.note_order(&access.to_string(), to.order_login.as_deref())?;
         Ok(OrderWriter::Etcd { cluster: Box::new(cluster), access: access.clone() })

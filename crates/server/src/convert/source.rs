@@ -139,16 +139,3 @@ pub(super) fn mark_text(converted: &str) -> String {
     let (new, rest) = converted.split_once('\n').unwrap_or((converted, ""));
     format!("{new}\n{}\n{rest}", machine_name())
 }
-
-/// Why no server starts where a mark is.
-pub(crate) fn moved_from(access: &Access, mark: &str) -> String {
-    let mut lines = mark.lines();
-    let (new, machine) =
-        (lines.next().unwrap_or("another directory"), lines.next().unwrap_or("another machine"));
-    format!(
-        "the file systems of {access} were moved: they are served from {new} on {machine} now. Served from here too, they would \
-         split in two, and their clients would alarm. If no server has ever run on {new}, and none will, delete the key \
-         {prefix}/moved in etcd, and the file `converted` in the data directory that was named, to serve them from here again",
-        prefix = access.prefix
-    )
-}

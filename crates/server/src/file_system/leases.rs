@@ -227,7 +227,7 @@ impl FileSystem {
 /// A session that may hold leases, as it is noted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NotedSession {
-    file_system: Digest,
+    pub(crate) file_system: Digest,
     device: u32,
     run: u128,
     /// Some of it exclusively; the file says "delegation".
@@ -376,31 +376,11 @@ fn nobody(file_system: Digest) -> NotedSession {
     NotedSession { file_system, device: u32::MAX, run: 0, exclusively: true }
 }
 
-fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {
+/// A note in its stored form: for how long these sessions may hold leases.
+pub(crate) fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {
     let mut text = format!("{HEADING}\nterm {term_ms}\n");
     sessions.iter().for_each(|session| text.push_str(&session.line()));
     text
-}
-
-/// The part of a data directory's note about one file system, in the form that is stored with its order. A note that
-/// cannot be read is passed on unreadable.
-pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
-    let Some((term_ms, sessions)) = parse(note) else { return note.to_owned() };
-    let sessions: BTreeSet<NotedSession> =
-        sessions.into_iter().filter(|noted| noted.file_system == file_system).collect();
-    if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
-}
-
-/// The note of a data directory from the notes stored with orders. If one of them cannot be read, the result cannot be
-/// either.
-pub(crate) fn notes_together(notes: &[String]) -> String {
-    let (mut term_ms, mut sessions) = (0, BTreeSet::new());
-    for note in notes.iter().filter(|note| !note.is_empty()) {
-        let Some((term, noted)) = parse(note) else { return note.clone() };
-        term_ms = term.max(term_ms);
-        sessions.extend(noted);
-    }
-    if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
 /// Which sessions may hold leases according to the note stored with the order, and for how long. If the note cannot be
@@ -412,7 +392,8 @@ pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<No
     }
 }
 
-fn parse(text: &str) -> Option<(u64, Vec<NotedSession>)> {
+/// Reads a note in its stored form.
+pub(crate) fn parse(text: &str) -> Option<(u64, Vec<NotedSession>)> {
     let mut lines = text.lines();
     if lines.next()? != HEADING {
         return None;

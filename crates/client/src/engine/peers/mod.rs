@@ -23,25 +23,25 @@ mod status;
 mod tests;
 mod watching;
 
-pub use status::{PeerPresence, PeerStatus, PeersStatus};
-
 use super::Engine;
 use super::leases::now_ms;
+use super::meeting::{PeerHook, PeersPolicy, PeersStatus, WhenPeerLost};
+use super::queue::{ReadSet, RequestPriority};
 use super::shared::Shared;
+use super::snapshot::Snapshot;
 use super::stop::Stop;
 use crate::error::{FsError, StartError};
 use crate::processes::{PeerChannel, Processes};
+use crate::tree::Edit;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::peers::{Change, DeviceProgress, Presence, Roster};
 use holdfast_rpc::ServerAddress;
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::Duration;
 
 /// Most connections to other clients.
 const CONNECTIONS_MAX: usize = 64;
@@ -51,32 +51,6 @@ const DEVICE_CONNECTIONS_MAX: usize = 4;
 const BEGINNING_MAX: usize = 24;
 /// Most addresses of one device that are remembered, from records and from beacons each.
 const ADDRESSES_MAX: usize = 3;
-
-/// What a mount does while a peer is lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhenPeerLost {
-    /// Warns, and goes on.
-    Warn,
-    /// Refuses everything until it is back, has logged out, or the user says so.
-    Pause,
-}
-
-/// Settings for meeting other clients.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeersPolicy {
-    /// Where to listen; `None`: at a free port of all addresses.
-    pub listen: Option<SocketAddr>,
-    /// Whether to tell the local network, and hear what is told there.
-    pub beacon: bool,
-    /// A peer that is silent for so long counts as lost.
-    pub timeout: Duration,
-    /// What a mount does when a peer is lost.
-    pub when_lost: WhenPeerLost,
-}
-
-/// Called when a peer is lost or back: whether anybody is lost now, and in words.
-pub type PeerHook = Box<dyn Fn(bool, &str) + Send + Sync>;
 
 /// What one engine knows of its peers, and its connections to them.
 pub(super) struct Peers {
@@ -345,6 +319,11 @@ impl Engine {
 }
 
 impl Shared {
+    /// Queues a request that is not a program's: neither an old head, nor a lost peer, nor a resend holds it up.
+    pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
+        self.submit_in_turn(edit, ReadSet::default(), RequestPriority::First)
+    }
+
     /// The file system, as peers know it: by its epoch, so that those of different ones do not meet.
     fn file_system(&self) -> Digest {
         self.latest.read().floor.epoch

@@ -1,63 +1,9 @@
 //! What `holdfast evidence peers` prints.
 
-use super::{Peers, WhenPeerLost};
+use super::Peers;
+use crate::engine::meeting::{PeerPresence, PeerStatus, PeersStatus};
 use crate::engine::shared::Shared;
 use holdfast_protocol::peers::Presence;
-use serde::{Deserialize, Serialize};
-
-/// Whether a peer is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PeerPresence {
-    /// It has said that it is there, and was not met, or is not waited for any more.
-    LoggedIn,
-    /// It has been met, and answers.
-    Met,
-    /// It was met, has not logged out, and is silent.
-    Lost,
-    /// It has logged out in order.
-    LoggedOut,
-}
-
-/// What is known of one peer.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PeerStatus {
-    /// Number of its device.
-    pub device: u32,
-    /// Name of its device.
-    pub name: String,
-    /// Name of the user that the device belongs to.
-    pub user: String,
-    /// Addresses at which it is said to listen.
-    pub addresses: Vec<String>,
-    /// Whether it is there.
-    pub standing: PeerPresence,
-    /// When it was heard last, nanoseconds since the epoch.
-    pub heard_ns: Option<i64>,
-    /// Operations of which both have seen the same, as far as can be told.
-    pub agreed_operations: Option<u64>,
-    /// When that was found, nanoseconds since the epoch.
-    pub agreed_ns: Option<i64>,
-    /// The last failure to reach it, in words.
-    pub trouble: Option<String>,
-}
-
-/// How this device and its peers stand, for `holdfast evidence peers` and `status`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PeersStatus {
-    /// Addresses at which this device listens.
-    pub listens: Vec<String>,
-    /// After how many seconds of silence a peer is lost.
-    pub timeout_s: u64,
-    /// What this mount does when a peer is lost.
-    pub when_lost: WhenPeerLost,
-    /// Whether everything waits for one that is lost.
-    pub is_paused: bool,
-    /// Why this device's own record could not be written, if so.
-    pub trouble: Option<String>,
-    /// The peers, in order of their devices' numbers.
-    pub peers: Vec<PeerStatus>,
-}
 
 impl Peers {
     /// What `holdfast evidence peers` prints.

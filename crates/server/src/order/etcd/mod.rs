@@ -27,6 +27,8 @@
 mod files;
 mod head;
 mod lease;
+#[cfg(feature = "convert")]
+mod moving;
 mod shard;
 
 pub(crate) use lease::Lease;
@@ -278,19 +280,6 @@ impl Cluster {
     pub(crate) fn moved(&self) -> Result<Option<String>, EtcdError> {
         let found = self.space.kv.get(&Get::one(self.space.moved()))?;
         Ok(found.first().map(|pair| String::from_utf8_lossy(&pair.value).into_owned()))
-    }
-
-    /// Notes where all file systems went: no server becomes the active one of any of them here from then on. Whether it is
-    /// noted: not if another one has been the active one of any since this one was under these epochs.
-    pub(crate) fn put_moved(&self, text: &str, epochs: &BTreeMap<Digest, i64>) -> Result<bool, EtcdError> {
-        let is_active = |(id, epoch): (&Digest, &i64)| Compare::Created(self.space.of("active", id), *epoch);
-        let transaction = Transaction {
-            compares: epochs.iter().map(is_active).collect(),
-            steps: vec![Step::Put(self.space.moved(), text.into(), None)],
-            otherwise: Vec::new(),
-        };
-        self.space.kv.transact(&transaction)?;
-        Ok(self.moved()?.as_deref() == Some(text))
     }
 
     /// Ends the lease, so that others need not wait for it.

@@ -5,20 +5,21 @@
 //!
 //! Stored form: `HFCRED`, one byte of version (1), then borsh: a list of signed credentials (docs/programs.md).
 
-use super::args::{
-    CredentialCommand, CredentialDelegate, CredentialIssue, CredentialPresent, CredentialRevoke, May,
-};
 use super::session::Session;
-use super::{args, place, whom};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{self, Key};
+use super::whom;
 use crate::output::Format;
-use crate::time;
+use crate::programs::args::{
+    self, CredentialCommand, CredentialDelegate, CredentialIssue, CredentialPresent, CredentialRevoke, May,
+};
+use crate::programs::mounted;
 use holdfast_access::{
     Conditions, Credential, Ending, KeyName, Limit, Name, Objects, Operation, Predicate, Principal, Scope,
     Statement, Term, Text, VerifiedCredential,
 };
 use holdfast_crypto::SigningKey;
+use holdfast_daemon::keys::{self, Key};
+use holdfast_daemon::time;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_stack::session_requests::{CREDENTIALS_MAX, SessionReply, SessionRequest};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -158,7 +159,7 @@ fn volume(text: &str) -> Outcome<[u8; 16]> {
     if let (true, Ok(number)) = (is_identity, u128::from_str_radix(text, 16)) {
         return Ok(number.to_be_bytes());
     }
-    Ok(Session::at(&place(Path::new(text))?.mount)?.facts.volume)
+    Ok(Session::at(&mounted::find(Path::new(text))?.mount)?.facts.volume)
 }
 
 fn under(key: &SigningKey, volume: &[u8; 16]) -> Principal {
@@ -208,7 +209,7 @@ fn objects(files: &[PathBuf]) -> Outcome<Meant> {
     let mut runs = Vec::new();
     let mut volume = None;
     for file in files {
-        let place = place(file)?;
+        let place = mounted::find(file)?;
         let session = Session::at(&place.mount)?;
         if volume.is_some_and(|volume| volume != session.facts.volume) {
             return Err(Failure::new(Exit::Usage, format!("{}: is on another volume", file.display())));
@@ -369,14 +370,14 @@ fn revoke(arguments: &CredentialRevoke, format: Format) -> Outcome {
         write(out, std::slice::from_ref(&signed))?;
     }
     for mount in &arguments.mounts {
-        let session = Session::at(&place(mount)?.mount)?;
+        let session = Session::at(&mounted::find(mount)?.mount)?;
         session.request(&SessionRequest::Present(vec![signed.clone()]))?;
     }
     format.print(&told, |shown| shown.says.clone())
 }
 
 fn present(arguments: &CredentialPresent, format: Format) -> Outcome {
-    let session = Session::at(&place(&arguments.directory)?.mount)?;
+    let session = Session::at(&mounted::find(&arguments.directory)?.mount)?;
     let list = read(&arguments.file)?;
     let total: usize = list.iter().map(Vec::len).sum();
     if total > CREDENTIAL_BYTES_MAX {

@@ -1,11 +1,11 @@
 //! The files of a sidecar, and the record of where everything is on a card and in its policy table.
 
-use super::bad;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::paths::make_private;
-use crate::volume::folders::sync_parent;
-use crate::volume::media::Medium;
-use crate::volume::protect::is_blank;
+use super::failing::bad;
+use crate::volume::log::is_blank;
+use holdfast_daemon::paths::make_private;
+use holdfast_daemon::volumes::folders::sync_parent;
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_stack::{DiskLayout, Geometry};
 use holdfast_volume::{BLOCK_BYTES, Volume, VolumeError};
 use rustix::fs::{FallocateFlags, fallocate};

@@ -1,16 +1,14 @@
-//! One way to write whom a rule or an ACL is about, for all kinds of mounts.
-//!
-//! On volumes these become principals; in a shared file system, whose rules bind programs, those that name programs become
-//! rules. `hash:` is of a program's file, as `holdfast program show` prints it, so a principal on a volume shows it as it was
+//! Principals on volumes, as they are written. Texts have the form that they have in rules of a shared file system
+//! (`crate::programs::subjects`), and name people too. `hash:` is of a program's file, as `holdfast program show` prints it, so a principal on a volume shows it as it was
 //! written; conditions that a rule tolerates (`+interpreter`, `+jit`, `+plain`) are part of the principal.
 
-use super::{hash, who};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::programs::subjects::{hash, interpreter_meant};
 use holdfast_access::{
     Access, Condition, Conditions, KeyName, Name, Predicate, Principal, ProgramHash, Term,
 };
 use holdfast_crypto::Digest;
+use holdfast_daemon::keys;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_program_identity::rules::{Rights, Rule, RuleSet, RuleText, Subject, parse};
 use holdfast_stack::session_requests::volume_name;
 use std::path::Path;
@@ -120,13 +118,6 @@ pub fn on_volume(principal: Principal, volume: &[u8; 16]) -> Principal {
     }
 }
 
-/// Why an interpreter needs to be meant.
-pub fn interpreter_meant(text: &str, why: &str) -> Failure {
-    let message = format!("{text}: it is an interpreter ({why}), which runs whatever it is given");
-    Failure::new(Exit::NotAllowed, message)
-        .hint("to let everything in that it runs, write +interpreter behind the rights")
-}
-
 /// A principal as people write it, and what stands behind the rights.
 fn parts(principal: &Principal) -> (String, String) {
     let Principal::Such(predicate) = principal else {
@@ -193,24 +184,6 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
     Ok((set, package))
 }
 
-/// A rule of a shared file system that a text names. An interpreter needs to be meant.
-///
-/// # Errors
-/// It is none, or names people, whom such rules do not bind.
-pub fn rule(text: &str) -> Outcome<Rule> {
-    let parsed = parse(text).map_err(usage)?;
-    if let Some(("user" | "group" | "key" | "such", _)) = parsed.who.split_once(':') {
-        return Err(usage(format!("'{}': rules of a shared file system bind programs, not people", parsed.who))
-            .hint("who of its members may read a file, its mode and owner say (chmod, chown); volumes have ACLs of users"));
-    }
-    let (named, hashed, hint) = who(parsed.who)?;
-    if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
-        return Err(interpreter_meant(parsed.who, why));
-    }
-    let RuleText { rights, interpreter, generated, plain, .. } = parsed;
-    Ok(Rule { who: named, rights, interpreter, generated, plain, hint })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,10 +215,5 @@ mod tests {
         let [rule] = rules.rules() else { panic!("one rule") };
         assert_eq!((rule.interpreter, rule.generated, rule.plain, package), (true, false, false, None));
         assert!(rules_for(&entry("user:bob=r").expect("an entry").0).is_err());
-        assert!(rule_refused("user:bob=r"));
-    }
-
-    fn rule_refused(text: &str) -> bool {
-        rule(text).is_err_and(|failure| failure.message.contains("not people"))
     }
 }

@@ -2,10 +2,11 @@
 
 use super::session::Session;
 use super::whom::{flagged, on_volume, shown, shown_entry};
-use super::{MountedFile, hash};
-use crate::exit::Outcome;
 use crate::output::{Format, clean};
+use crate::programs::mounted::MountedFile;
+use crate::programs::subjects::hash;
 use holdfast_access::{Access, Acl, Conditions, Manifest, Principal};
+use holdfast_failure::Outcome;
 use holdfast_stack::session_requests::{SessionReply, SessionRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

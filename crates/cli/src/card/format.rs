@@ -2,17 +2,19 @@
 
 use super::opened::refused;
 use super::sidecar::{RING_BYTES, Sidecar, TABLE_BLOCKS_MAX, table_blocks, usable, write_record};
-use super::{PATIENCE, bus, failed, signed, start};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::starting::{PATIENCE, failed, start};
+use super::{bus, signed};
 use crate::output::{self, bytes_bar};
-use crate::paths::Directories;
 use crate::volume::args::Format;
-use crate::volume::folders::{VolumeFolders, VolumeRecord, absolute};
-use crate::volume::media::Medium;
-use crate::volume::protect::{Interrupt, is_blank, make_log};
-use crate::volume::secret::{Secret, hex};
-use crate::volume::{anchor, opening};
+use crate::volume::interrupt::Interrupt;
+use crate::volume::log::{is_blank, make_log};
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::folders::{VolumeFolders, VolumeRecord, absolute};
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_daemon::volumes::secret::{Secret, hex};
+use holdfast_daemon::volumes::{anchor, opening};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{DiskLayout, DiskPlan, FormatRequest, NewFileSystem, Partition, People, lay_out};
 use holdfast_volume::{Options, Volume};

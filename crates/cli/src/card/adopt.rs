@@ -8,20 +8,23 @@
 //! 4. The policy table is written, then the anchor, then the record that makes the card one. Before the record nobody
 //!    mounts it, and the command begins again with 3.
 
+use super::failing::bad;
 use super::opened::{Lent, plain, refused};
 use super::owners::{Owners, before};
 use super::sidecar::{RING_BYTES, Sidecar, read_record, table_blocks, usable, write_record};
-use super::{failed, signed};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::signed;
+use super::starting::failed;
 use crate::output::{self, bytes_bar};
-use crate::paths::Directories;
 use crate::volume::args::Adopt;
-use crate::volume::folders::{VolumeFolder as Remembered, VolumeFolders, VolumeRecord, absolute};
-use crate::volume::media::Medium;
-use crate::volume::protect::{Interrupt, make_log};
-use crate::volume::secret::Secret;
-use crate::volume::{anchor, opening};
+use crate::volume::interrupt::Interrupt;
+use crate::volume::log::make_log;
+use holdfast_daemon::keys;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::folders::{VolumeFolder as Remembered, VolumeFolders, VolumeRecord, absolute};
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_daemon::volumes::secret::Secret;
+use holdfast_daemon::volumes::{anchor, opening};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{
     DiskLayout, FoundPartition, PARTITIONS_MAX, Partition, Source, StackError, Survey, check_partitions,
@@ -84,8 +87,8 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
         Arc::new(JoinedDevice::new(disk.device.clone(), disk_bytes, policy.device.clone()));
     let log = Medium::open(&sidecar.log)?;
     let secret = Secret::read(&sidecar.key)?;
-    let claimed = Header::claimed_volume(&*log.device)
-        .ok_or_else(|| super::bad(&log.path, "this is no log of a volume"))?;
+    let claimed =
+        Header::claimed_volume(&*log.device).ok_or_else(|| bad(&log.path, "this is no log of a volume"))?;
     let key = secret.of(&claimed);
     let remembered = places.of(&claimed);
     let _lock = remembered.lock()?;

@@ -1,11 +1,10 @@
 //! Sessions of a volume's mount: whose each is, what it may prove, and who may come in.
 
-use super::args::Mount;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
-use crate::programs::credential;
-use crate::programs::whom;
+use super::{credential, whom};
+use crate::volume::args::Mount;
 use holdfast_access::{Access, Acl, Name, Principal};
+use holdfast_daemon::keys;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::{Options, open_session};
 use holdfast_program_identity::guard::{Guard, Settings};
 use holdfast_program_identity::manifest;

@@ -1,13 +1,13 @@
 //! `holdfast program acl` on volumes, and `holdfast volume owner`: through the session of the mount, in its user's
 //! name.
 
-use super::args::{AclCommand, OwnerCommand};
 use super::session::Session;
 use super::whom::{entry, flagged, on_volume, shown, shown_entry};
-use super::{MountedFile, args, place};
-use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
+use crate::programs::args::{self, AclCommand, OwnerCommand};
+use crate::programs::mounted::{self, MountedFile, children};
 use holdfast_access::{Access, Acl, Principal};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_stack::session_requests::{SessionReply, SessionRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -56,11 +56,11 @@ fn acl_text(shown: &OwnerOutput) -> String {
 
 /// Files at a path, or below it.
 fn files(file: &Path, recursive: bool) -> Outcome<Vec<MountedFile>> {
-    let mut todo = vec![place(file)?];
+    let mut todo = vec![mounted::find(file)?];
     let mut found = Vec::new();
     while let Some(next) = todo.pop() {
         if recursive && next.path.is_dir() {
-            todo.extend(super::acl::children(&next.path)?);
+            todo.extend(children(&next.path)?);
         } else {
             found.push(next);
         }
@@ -71,7 +71,7 @@ fn files(file: &Path, recursive: bool) -> Outcome<Vec<MountedFile>> {
 /// `holdfast program acl` on a volume.
 pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
     let (file, recursive, changes) = match command {
-        AclCommand::Get(get) => return show(session, &place(&get.file)?, format, acl_text),
+        AclCommand::Get(get) => return show(session, &mounted::find(&get.file)?, format, acl_text),
         AclCommand::Set(set) => {
             let mut changes = Vec::new();
             for text in &set.rules {
@@ -97,7 +97,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
             }
             return match clear.recursive {
                 true => Ok(()),
-                false => show(session, &place(&clear.file)?, format, acl_text),
+                false => show(session, &mounted::find(&clear.file)?, format, acl_text),
             };
         }
     };
@@ -110,7 +110,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
     }
     match recursive {
         true => Ok(()),
-        false => show(session, &place(file)?, format, acl_text),
+        false => show(session, &mounted::find(file)?, format, acl_text),
     }
 }
 
@@ -123,7 +123,7 @@ pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
     let (OwnerCommand::Show(args::OwnerFile { file })
     | OwnerCommand::Accept(args::OwnerFile { file })
     | OwnerCommand::Give(args::OwnerGive { file, .. })) = &arguments.command;
-    let place = place(file)?;
+    let place = mounted::find(file)?;
     let session = Session::at(&place.mount)?;
     match &arguments.command {
         OwnerCommand::Show(_) => {}

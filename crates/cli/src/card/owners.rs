@@ -1,15 +1,16 @@
 //! Whose the files of a card become that is adopted: one user's, others' below the directories that are named, and, where
 //! the card had owners before, theirs whose content is what it was.
 
+use super::failing::bad;
 use super::sidecar::{Sidecar, read_record};
-use super::{bad, user};
-use crate::exit::{Exit, Failure, Outcome};
+use super::starting::user;
 use crate::volume::args::Adopt;
-use crate::volume::folders::VolumeFolders;
-use crate::volume::media::{Medium, Untouched};
-use crate::volume::secret::Secret;
-use crate::volume::{anchor, opening};
 use holdfast_access::Principal;
+use holdfast_daemon::volumes::folders::VolumeFolders;
+use holdfast_daemon::volumes::media::{Medium, Untouched};
+use holdfast_daemon::volumes::secret::Secret;
+use holdfast_daemon::volumes::{anchor, opening};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_policy::{BlockRange, Policy};
 use holdfast_stack::{DiskLayout, OwnerOf, Survey};

@@ -1,16 +1,16 @@
 //! `holdfast volume mount`: file systems of one card or of several, each mount for one user.
 
 use super::opened::{Card, RetainedCard, open};
-use super::{PATIENCE, failed, start};
-use crate::exit::{Exit, Failure, Outcome};
+use super::sessions;
+use super::starting::{PATIENCE, failed, start};
 use crate::output;
-use crate::paths::Directories;
-use crate::volume::anchor;
 use crate::volume::args::{Also, Mount};
-use crate::volume::folders::{VolumeFolders, absolute};
-use crate::volume::protect::Interrupt;
-use crate::volume::sessions;
+use crate::volume::interrupt::Interrupt;
 use holdfast_components::weaker;
+use holdfast_daemon::paths::Directories;
+use holdfast_daemon::volumes::anchor;
+use holdfast_daemon::volumes::folders::{VolumeFolders, absolute};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint::{self, MountError, UnmountMode};
 use holdfast_stack::Stack;
 use serde::Serialize;
@@ -66,7 +66,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         opened.push(session);
     }
     let people = sessions::people(arguments)?;
-    let name = format!("volume {}", crate::volume::secret::hex(&disks[0].layout.identity));
+    let name = format!("volume {}", holdfast_daemon::volumes::secret::hex(&disks[0].layout.identity));
     let stack = start(name, disks, opened, people, pages_max)?;
     if let Err(error) = stack.wait_until_ready(PATIENCE) {
         let _ = stack.stop();

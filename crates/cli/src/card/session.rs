@@ -1,7 +1,7 @@
 //! A volume's session, to which commands speak through its mount.
 
-use super::MountedFile;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::programs::mounted::MountedFile;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_program_identity::exchange::{exchange, is_unheard};
 use holdfast_stack::session_requests::{SessionFacts, SessionReply, SessionRequest};
 use rustix::fs::{Mode, OFlags};

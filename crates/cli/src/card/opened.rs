@@ -1,12 +1,14 @@
 //! A card that is opened with its sidecar, and looked at before anybody uses it.
 
+use super::bus;
+use super::failing::bad;
 use super::sidecar::{Sidecar, read_record, usable};
-use super::{bad, bus, failed};
-use crate::exit::{Exit, Failure, Outcome};
-use crate::volume::folders::{VolumeFolder as Remembered, VolumeFolders};
-use crate::volume::media::Medium;
-use crate::volume::secret::Secret;
-use crate::volume::{anchor, opening};
+use super::starting::failed;
+use holdfast_daemon::volumes::folders::{VolumeFolder as Remembered, VolumeFolders};
+use holdfast_daemon::volumes::media::Medium;
+use holdfast_daemon::volumes::secret::Secret;
+use holdfast_daemon::volumes::{anchor, opening};
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::FileLock;
 use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{DiskLayout, DiskPlan, FoundPartition, Partition, Source, StackError, find_partitions};

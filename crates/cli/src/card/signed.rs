@@ -1,11 +1,11 @@
 //! Volumes whose blocks belong to signed programs: which versions of Holdfast may be the drivers of their file systems is
 //! said by lists that a key has signed (`holdfast program sign`), not by this machine.
 
-use super::bad;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use super::failing::bad;
 use holdfast_access::{KeyName, Name};
 use holdfast_crypto::Digest;
+use holdfast_daemon::keys;
+use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_program_identity::{hashes, manifest};
 use std::collections::BTreeSet;
 use std::fs::File;
