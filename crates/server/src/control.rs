@@ -8,8 +8,7 @@ use crate::block_store::BlockStoreStatus;
 use crate::config::ServerConfig;
 use crate::data::{DataDirectory, control_socket};
 use crate::error::OpenError;
-use crate::holds;
-use crate::maintenance;
+use crate::file_system::FileSystem;
 use crate::refusal::RequestError;
 use crate::server_core::ServerCore;
 use crate::witnessing::{self, LogStatus};
@@ -247,7 +246,7 @@ pub fn perform(
             Err(error) => return Err(error.into()),
         };
         let outcome = carry_out(&core, task, config.gc_window, &witnessing::Shared::default(), progress);
-        maintenance::final_checkpoints(&core);
+        core.final_checkpoints();
         break match outcome {
             Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
             outcome => outcome,
@@ -320,7 +319,7 @@ fn carry_out(
 ) -> Outcome {
     match task {
         Task::Collect => {
-            let collected = maintenance::collect(core, gc_window).into_iter().map(|(id, result)| {
+            let collected = core.collect(gc_window).into_iter().map(|(id, result)| {
                 let report = result.map(|report| CollectSummary {
                     marked: report.marked,
                     dropped: report.dropped,
@@ -339,7 +338,7 @@ fn carry_out(
             });
             Outcome::Collected(collected.collect())
         }
-        Task::Scrub => match maintenance::scrub(core, progress) {
+        Task::Scrub => match core.scrub(progress) {
             Ok(report) => Outcome::Scrubbed(report),
             Err(why) => Outcome::Failed(why),
         },
@@ -347,22 +346,22 @@ fn carry_out(
             "the order is in etcd: back that up instead, with etcdctl snapshot save (docs/growing.md)"
                 .to_owned(),
         ),
-        Task::Seal => match core.store.seal() {
+        Task::Seal => match core.resources.store.seal() {
             Ok(segments) => Outcome::Sealed(segments),
             Err(error) => Outcome::Failed(error.to_string()),
         },
         Task::Holds => {
-            let held = |id| holds::list(core, id).map(|held| (id, held));
-            let held: Result<_, RequestError> = core.file_systems().iter().map(|one| held(one.id)).collect();
+            let held = |one: &Arc<FileSystem>| one.holds().map(|held| (one.id, held));
+            let held: Result<_, RequestError> = core.file_systems().iter().map(held).collect();
             match held {
                 Ok(held) => Outcome::Holds(held),
                 Err(refused) => Outcome::Failed(refused.into_error().to_string()),
             }
         }
         Task::Unhold { file_system, name } => {
-            let ended = core.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
+            let ended = core.resources.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
             match ended.and_then(|was| {
-                core.commit_all().map_err(|error| error.into_error().to_string()).map(|()| was)
+                core.resources.sync_stores().map_err(|error| error.into_error().to_string()).map(|()| was)
             }) {
                 Ok(was) => Outcome::Unheld(was),
                 Err(why) => Outcome::Failed(why),
@@ -382,16 +381,16 @@ fn carry_out(
 
 fn statistics(core: &ServerCore) -> Result<Statistics, String> {
     let failed = |error: StoreError| error.to_string();
-    let status = core.blocks.status();
+    let status = core.resources.blocks.status();
     let order = match &status {
         None => None,
-        Some(_) => Some(core.store.statistics().map_err(failed)?),
+        Some(_) => Some(core.resources.store.statistics().map_err(failed)?),
     };
     let store = match &status {
-        None => core.blocks.figures().map_err(|error| error.to_string())?,
+        None => core.resources.blocks.figures().map_err(|error| error.to_string())?,
         Some(status) => status.figures.clone().unwrap_or_default(),
     };
-    let counters = &core.counters;
+    let counters = &core.resources.counters;
     Ok(Statistics {
         file_systems: core.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
         unserved: core.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
@@ -401,7 +400,7 @@ fn statistics(core: &ServerCore) -> Result<Statistics, String> {
         log_bytes: order.as_ref().map_or(store.log_bytes, |order| order.log_bytes),
         free_bytes: order.as_ref().map_or(store.free_bytes, |order| order.free_bytes),
         damaged_blocks: store.damaged_blocks,
-        syncs: core.store.sync_count(),
+        syncs: core.resources.store.sync_count(),
         requests: counters.requests.get(),
         refused: counters.refused.get(),
         operations: counters.operations.get(),

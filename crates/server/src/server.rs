@@ -3,14 +3,15 @@
 use crate::block_store::{
     self, BlockStore, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks, RemoteBlocksSettings,
 };
-use crate::config::ServerConfig;
+use crate::clock::Clock;
+use crate::config::{CoreSettings, ServerConfig};
 use crate::control;
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
 use crate::maintenance;
 use crate::order::etcd::Cluster;
 use crate::privsep::{self, FrontEndProcess};
-use crate::server_core::{Clock, CoreSettings, ServerCore};
+use crate::server_core::ServerCore;
 use crate::service::Driver;
 use crate::standby::StandbyThreads;
 use crate::witnessing::WitnessPoller;
@@ -102,14 +103,14 @@ fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> R
         }
         (None, None) => return Ok(()),
     };
-    if !core.has_separate_blocks() {
+    if !core.resources.has_separate_blocks {
         return Err(OpenError::State(
             "an order that other servers find is of use only with blocks that they find too: --blocks is needed with \
              --order (docs/growing.md)"
                 .to_owned(),
         ));
     }
-    if core.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
+    if core.resources.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
         return Err(OpenError::State(
             "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
              block server, which may have them in the bucket (`holdfast server blocks --blocks s3://...`, docs/growing.md)"
@@ -174,7 +175,7 @@ fn open_host_on(
 ) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
     let (mut core, data, key) = open_bare_on(config, layer)?;
     join(config, &data, &mut core)?;
-    data.hold_ballast(core.storage().free_bytes());
+    data.hold_ballast(core.resources.storage.free_bytes());
     Ok((Arc::new(core), data, key))
 }
 
@@ -417,7 +418,7 @@ impl Server {
         let result = runtime.block_on(self.serve(service, transport, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
-            maintenance::final_checkpoints(&self.core);
+            self.core.final_checkpoints();
             self.core.settle_locks();
             self.core.settle_leases();
         }

@@ -31,7 +31,6 @@ use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
-use crate::maintenance;
 use crate::order::OrderError;
 use crate::server_core::ServerCore;
 use crate::standby::NEVER_CREATED;
@@ -273,7 +272,7 @@ pub fn convert(
         None => Arc::new(core),
     };
     check_whole(&core)?;
-    maintenance::final_checkpoints(&core);
+    core.final_checkpoints();
     let mut mark = ConversionMark::of(&to.data, &begun)?;
     for name in ["server-key", "allowed-superusers"] {
         copy_file(&old.join(name), &to.data.join(name))?;
@@ -295,7 +294,7 @@ pub fn convert(
     // One that ends meanwhile, as its lease in etcd was lost, must not be left out.
     let file_systems = core.file_systems();
     let mut report = ConvertReport::default();
-    let (mut bytes, all_bytes) = (0, core.blocks.figures()?.block_bytes);
+    let (mut bytes, all_bytes) = (0, core.resources.blocks.figures()?.block_bytes);
     for file_system in &file_systems {
         let id = file_system.id();
         let mut converted = ConvertedFileSystem::new(id, file_system.log_size());
@@ -305,7 +304,7 @@ pub fn convert(
                 progress(bytes, all_bytes.max(bytes));
             })?;
         }
-        converted.signed_blocks = core.store.signed_count(id)?;
+        converted.signed_blocks = core.resources.store.signed_count(id)?;
         report.file_systems.push(converted);
     }
     orders.copy(&file_systems, &old, &to.data)?;
@@ -398,7 +397,7 @@ fn check_destinations(
 /// Whether what is there can be moved as it is.
 fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
     // The new store would not remember the doubt.
-    if let Some(doubt) = core.blocks.status().and_then(|status| status.doubt) {
+    if let Some(doubt) = core.resources.blocks.status().and_then(|status| status.doubt) {
         return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
     }
     if let Some((id, why)) = core.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
@@ -435,7 +434,7 @@ fn blocks_at(
             Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
         }
         Some(BlockDestination::At(BlocksLocation::Bucket(address))) => {
-            let store = core.settings.store.clone();
+            let store = core.resources.settings.store.clone();
             let settings = BucketSettings {
                 address: Some(address),
                 data,

@@ -2,8 +2,9 @@
 
 use super::source::{OURSELVES, alone, away};
 use super::{ConvertError, Destination, OrderDestination, PATIENCE, failed, new_data, put_file};
-use crate::file_system::{FileSystem, note_about, notes_together};
+use crate::file_system::FileSystem;
 use crate::history_file;
+use crate::notes::{note_about, notes_together};
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
 use crate::server::cluster_at;
@@ -37,7 +38,8 @@ impl OrderWriter {
             let path = data.store();
             let storage: Arc<dyn Storage> =
                 Arc::new(LocalStorage::open(&path).map_err(failed("opening", &path))?);
-            let store = holdfast_store::LogStore::open(storage.clone(), core.settings.store.clone())?;
+            let store =
+                holdfast_store::LogStore::open(storage.clone(), core.resources.settings.store.clone())?;
             return Ok(OrderWriter::Here { store, storage });
         };
         let cluster = cluster_at(access, to.order_login.as_deref(), OURSELVES, PATIENCE)?;

@@ -11,7 +11,6 @@
 use super::FileSystem;
 use super::ledger::Ledger;
 use crate::refusal::RequestError;
-use crate::server_core::ServerCore;
 use crate::tree::{Tree, TreeError};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{Note, NoteSignature};
@@ -82,14 +81,9 @@ struct SignedHead {
 impl FileSystem {
     /// What to send to a witness: the newest checkpoint, made anew if the log has grown since `gap_ms` ago, with a proof
     /// from what it signed last.
-    pub(crate) fn submission(
-        &self,
-        core: &ServerCore,
-        witness: usize,
-        gap_ms: u64,
-    ) -> Result<Submission, RequestError> {
+    pub(crate) fn submission(&self, witness: usize, gap_ms: u64) -> Result<Submission, RequestError> {
         let mut heads = self.heads.lock();
-        let now_ms = core.clock.monotonic_ms();
+        let now_ms = self.now_ms();
         let size = self.log_size();
         let is_open = heads.open.is_some();
         let is_due = !is_open
@@ -98,9 +92,9 @@ impl FileSystem {
                 .back()
                 .is_none_or(|last| last.head.size < size && now_ms.saturating_sub(last.made_ms) >= gap_ms);
         if is_due {
-            let open = self.grow(core, &mut heads)?;
+            let open = self.grow(&mut heads)?;
             let head = open.frontier.head_of(CHECKPOINTS);
-            let note = Checkpoint::signed(&self.epoch(), head, core.signing_key());
+            let note = Checkpoint::signed(&self.epoch(), head, &self.resources.key);
             heads.signed.push_back(SignedHead { head, note, made_ms: now_ms, by: BTreeMap::new() });
             if heads.signed.len() > CHECKPOINTS_KEPT {
                 heads.signed.pop_front();
@@ -142,25 +136,16 @@ impl FileSystem {
     }
 
     /// The newest heads within the first `log_size` operations: of each witness the one that it signed last.
-    pub(crate) fn witnessed_heads(
-        &self,
-        core: &ServerCore,
-        log_size: u64,
-    ) -> Result<Vec<WitnessedHead>, RequestError> {
+    pub(crate) fn witnessed_heads(&self, log_size: u64) -> Result<Vec<WitnessedHead>, RequestError> {
         let mut heads = self.heads.lock();
-        let shown = self.proven_heads(core, &heads, log_size);
+        let shown = self.proven_heads(&heads, log_size);
         if shown.is_err() {
             heads.rebuild();
         }
         shown
     }
 
-    fn proven_heads(
-        &self,
-        core: &ServerCore,
-        heads: &Heads,
-        log_size: u64,
-    ) -> Result<Vec<WitnessedHead>, RequestError> {
+    fn proven_heads(&self, heads: &Heads, log_size: u64) -> Result<Vec<WitnessedHead>, RequestError> {
         let Some(open) = &heads.open else { return Ok(Vec::new()) };
         let mut sent = Vec::new();
         let mut found = Vec::new();
@@ -176,7 +161,7 @@ impl FileSystem {
             found.push((signed.head, note));
         }
         let newest = open.frontier.head_of(CHECKPOINTS);
-        let ledger = self.current(core)?;
+        let ledger = self.current()?;
         let mut shown = Vec::new();
         for (head, note) in found {
             let last = head.size - 1;
@@ -192,19 +177,20 @@ impl FileSystem {
     }
 
     /// Brings the second tree up to the durable end of the log.
-    fn grow<'a>(&self, core: &ServerCore, heads: &'a mut Heads) -> Result<&'a SecondTree, RequestError> {
+    fn grow<'a>(&self, heads: &'a mut Heads) -> Result<&'a SecondTree, RequestError> {
         if heads.open.is_none() {
-            let ledger = self.current(core)?;
-            heads.open = Some(SecondTree::open(core.storage(), &self.id, &ledger, heads.is_damaged)?);
+            let ledger = self.current()?;
+            heads.open =
+                Some(SecondTree::open(&self.resources.storage, &self.id, &ledger, heads.is_damaged)?);
             heads.is_damaged = false;
         }
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
-        let end = self.current(core)?.log_head().size;
+        let end = self.current()?.log_head().size;
         // What is signed below must outlive a power loss.
-        core.commit(self)?;
+        self.sync()?;
         while open.frontier.head_of(CHECKPOINTS).size < end {
             let first = open.frontier.head_of(CHECKPOINTS).size;
-            let leaves = self.current(core)?.leaves(first..end.min(first + LEAVES_AT_ONCE))?;
+            let leaves = self.current()?.leaves(first..end.min(first + LEAVES_AT_ONCE))?;
             for update in leaves {
                 open.tree.extend(open.frontier.append_to(CHECKPOINTS, leaf(update)));
                 open.mark.leaf = update;
