@@ -1,10 +1,20 @@
 //! What an operator decides.
 
+use holdfast_checkpoint::note::VerifierKey;
 use holdfast_protocol::history::Retention;
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// A witness: its URL and the key that verifies its cosignatures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WitnessAddress {
+    /// The submission prefix of its URL.
+    pub url: String,
+    /// The key that verifies its cosignatures.
+    pub key: VerifierKey,
+}
 
 /// Who may create file systems on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -85,7 +95,7 @@ pub struct ServerConfig {
     /// The limits on parcels.
     pub parcels: crate::ParcelSettings,
     /// The witnesses that co-sign heads of the log of updates.
-    pub witnesses: Vec<crate::witnessing::WitnessAddress>,
+    pub witnesses: Vec<WitnessAddress>,
     /// How often the witnesses are asked.
     pub witness_every: Duration,
     /// The block server or bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in

@@ -2,7 +2,7 @@
 
 use crate::order::OrderError;
 use crate::tree::TreeError;
-use holdfast_crypto::{Digest, keyfile::KeyFileError};
+use holdfast_crypto::{Digest, PublicKey, keyfile::KeyFileError};
 use holdfast_store::StoreError;
 use std::path::{Path, PathBuf};
 
@@ -116,6 +116,39 @@ impl OpenError {
     pub(crate) fn io(action: &'static str, path: &Path, error: std::io::Error) -> OpenError {
         OpenError::Io { action, path: path.to_owned(), error }
     }
+}
+
+/// Why a block server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockServerError {
+    /// The data directory cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Another one has the data directory.
+    #[error("{path} is in use by another block server", path = .0.display())]
+    InUse(PathBuf),
+    /// What is known of the bucket makes no sense, or cannot be noted.
+    #[error("{0}")]
+    Bucket(String),
+    /// It cannot be a standby for others.
+    #[error("{0}")]
+    Election(String),
+    /// A store of a consistency server in a bucket cannot be opened.
+    #[error("the blocks of the server {server}: {why}")]
+    InBucket {
+        /// The consistency server's key.
+        server: PublicKey,
+        /// The reason.
+        why: String,
+    },
+    /// A store of a consistency server cannot be opened.
+    #[error("the blocks of the server {server}: {why}")]
+    Store {
+        /// The consistency server's key.
+        server: PublicKey,
+        /// The reason.
+        why: String,
+    },
 }
 
 /// Why a running server stopped other than by request.

@@ -13,6 +13,7 @@ mod heads;
 mod hints;
 mod history;
 mod holds;
+mod lease_state;
 mod leases;
 mod ledger;
 mod locks;
@@ -20,8 +21,10 @@ mod operations;
 mod prepared_view;
 mod quotas;
 mod rebuild;
+mod second_tree;
 
-pub(crate) use leases::Claim;
+pub(crate) use checks::Author;
+pub(crate) use lease_state::Claim;
 
 use crate::block_store::BlockStore;
 use crate::error::OpenError;
@@ -29,9 +32,8 @@ use crate::notes::NotedSession;
 use crate::order::{ActiveStatus, Order};
 use crate::refusal::{RequestError, refuse};
 use crate::resources::Resources;
-use checks::{announced_membership, check_handles, check_server_keys};
-use heads::Heads;
-use holdfast_content::{DeviceId, Membership, PrincipalId, StoredBlock, UserId};
+use checks::{Blocks, announced_membership, check_handles, check_server_keys};
+use holdfast_content::{DeviceId, Membership, PrincipalId, UserId};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
@@ -41,10 +43,11 @@ use holdfast_protocol::sequencer::{OrderingStatus, Sequencer, Step};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::Structure;
 use holdfast_store::{Allowance, CollectReport};
-use leases::Leases;
+use lease_state::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use prepared_view::PreparedView;
+use second_tree::Heads;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,8 +58,6 @@ use tracing::trace_span;
 const AT_WORK_MS: u64 = 10_000;
 /// What takes more bytes is not pushed: memory for so much is set aside while a client waits for recalls.
 const PUSH_BYTES_MAX: usize = 60 << 10;
-
-type Blocks = Vec<(Digest, StoredBlock)>;
 
 /// One file system that this server serves.
 pub struct FileSystem {
@@ -78,18 +79,11 @@ pub struct FileSystem {
     /// It is noted that locks may be held.
     locks_noted: AtomicBool,
     lock_changes: Notify,
-    leases: Leases,
+    leases: Arc<Leases>,
     /// It is served no more by what is in memory here.
     has_ended: watch::Sender<bool>,
     /// What witnesses have co-signed.
     heads: Mutex<Heads>,
-}
-
-/// Who asks for something: a device that the membership in force has, and its key.
-#[derive(Clone, Copy)]
-pub(crate) struct Author {
-    pub(crate) device: DeviceId,
-    pub(crate) key: PublicKey,
 }
 
 /// The devices and keys of the membership in force.
@@ -150,7 +144,7 @@ impl FileSystem {
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             locks_noted: AtomicBool::new(before.locks_held),
             lock_changes: Notify::new(),
-            leases: Leases::new(resources.lease_ms(), first_epoch, &holders, *left_ms, now_ms),
+            leases: Arc::new(Leases::new(resources.lease_ms(), first_epoch, &holders, *left_ms, now_ms)),
             heads: Mutex::default(),
             resources,
         }

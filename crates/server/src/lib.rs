@@ -38,9 +38,9 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlockStoreStatus,
-    BlocksLocation, BucketAddress, BucketSettings, BucketStatus, Candidate, LocalBlocks, RemoteBlocks,
-    RemoteBlocksSettings, blocks_elsewhere, bucket_address,
+    BlockServer, BlockServerConfig, BlockStore, BlockStoreError, BlockStoreStatus, BlocksLocation,
+    BucketAddress, BucketSettings, BucketStatus, Candidate, LocalBlocks, RemoteBlocks, RemoteBlocksSettings,
+    blocks_elsewhere, bucket_address,
 };
 pub use clock::Clock;
 pub use config::{CoreSettings, CreatePolicy, ServerConfig};
@@ -48,7 +48,7 @@ pub use convert::{
     BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
     convert,
 };
-pub use error::{OpenError, RunError};
+pub use error::{BlockServerError, OpenError, RunError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;
 pub use parcels::ParcelSettings;

@@ -1,10 +1,10 @@
 //! Work in the background: checkpoints of the order, garbage collection, scrubbing.
 
-use crate::block_store::summary_of;
-use crate::control::ScrubSummary;
+use crate::block_store::{BlockStoreError, ScrubSummary, summary_of};
 use crate::file_system::FileSystem;
 use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
+use holdfast_protocol::message::ServerError;
 use holdfast_store::CollectReport;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval:
                             freed_bytes = report.freed_bytes(),
                             "collected garbage"
                         ),
-                        Err(why) => {
-                            tracing::error!(%file_system, why, "garbage collection failed; nothing live was dropped");
+                        Err(error) => {
+                            tracing::error!(%file_system, %error, "garbage collection failed; nothing live was dropped");
                         }
                     }
                 }
@@ -63,11 +63,11 @@ impl ServerCore {
 
     /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
     /// stored within the store's own window. [`crate::Server`] calls it in the background.
-    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
+    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, ServerError>)> {
         let window_ns = i64::try_from(window.as_nanos()).unwrap_or(i64::MAX);
         let collect_one = |file_system: Arc<FileSystem>| {
             let result = file_system.collect(window_ns);
-            (file_system.id, result.map_err(|refused| refused.into_error().to_string()))
+            (file_system.id, result.map_err(|refused| refused.into_error()))
         };
         let collected = self.file_systems().into_iter().map(collect_one).collect();
         // With the blocks elsewhere, the collection of blocks does not free the records of the order that checkpoints have
@@ -82,12 +82,12 @@ impl ServerCore {
     }
 
     /// Reads everything and reports what is damaged.
-    pub(crate) fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, String> {
-        let blocks = self.resources.blocks.scrub(progress).map_err(|error| error.to_string())?;
+    pub(crate) fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
+        let blocks = self.resources.blocks.scrub(progress)?;
         if !self.resources.has_separate_blocks {
             return Ok(blocks);
         }
-        let order = self.resources.store.scrub(progress).map_err(|error| error.to_string())?;
+        let order = self.resources.store.scrub(progress)?;
         let order = summary_of(&order);
         Ok(ScrubSummary {
             records: order.records + blocks.records,

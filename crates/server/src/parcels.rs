@@ -6,8 +6,8 @@
 //! - before a base is read or a buffer made, the request has been weighed ([`weight`]), so that all of them together
 //!   stay within a budget.
 
-use crate::block_store::{BlockStore, sound};
-use crate::blocks::{check_count, stored_bytes};
+use crate::block_store::{BlockStore, sound, stored_bytes};
+use crate::blocks::check_count;
 use crate::refusal::{RequestError, refuse};
 use holdfast_content::{
     BODY_BYTES_MAX, Base, BaseError, Block, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX,

@@ -11,6 +11,7 @@ use crate::order::{ActiveStatus, Notes, Order, OrderError};
 use crate::refusal::RequestError;
 use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
+use holdfast_etcd::EtcdError;
 use holdfast_protocol::message::{Response, SERVERS_TOLD_MAX, ServerError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,26 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 pub(crate) const NEVER_CREATED: &str = "it was never created to its end";
 /// How long a hand-over waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a file system is not handed over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveError {
+    /// Operator: no other server has this one's order.
+    #[error("this server has the order in its own data directory: there is no other (docs/growing.md)")]
+    Alone,
+    /// Operator: no server runs at the address.
+    #[error("no server runs at {to}; there are: {}", .servers.join(", "))]
+    NoSuchServer { to: String, servers: Vec<String> },
+    /// Operator: the file system is served by another server, at this address.
+    #[error("{0} has it: say it there")]
+    Elsewhere(String),
+    /// No server has it.
+    #[error("no server has it")]
+    Nowhere,
+    /// What etcd says.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+}
 
 /// The threads that renew this server's lease and take or give up file systems, until this is dropped.
 pub(crate) struct StandbyThreads {
@@ -265,26 +286,20 @@ impl ServerCore {
     }
 
     /// Hands a file system over to another server, by the operator's word.
-    pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), String> {
-        let Some(cluster) = &self.cluster else {
-            return Err(
-                "this server has the order in its own data directory: there is no other (docs/growing.md)"
-                    .to_owned(),
-            );
-        };
-        let state = cluster.look().map_err(|error| error.to_string())?;
+    pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), MoveError> {
+        let cluster = self.cluster.as_ref().ok_or(MoveError::Alone)?;
+        let state = cluster.look()?;
         if !state.servers.contains(to) {
-            let there: Vec<&str> = state.servers.iter().map(String::as_str).collect();
-            return Err(format!("no server runs at {to}; there are: {}", there.join(", ")));
+            let servers = state.servers.into_iter().collect();
+            return Err(MoveError::NoSuchServer { to: to.to_owned(), servers });
         }
-        let found = self.file_system(&id);
-        let Some(file_system) = found else {
+        let Some(file_system) = self.file_system(&id) else {
             return Err(match state.active.get(&id) {
-                Some((address, _)) => format!("{address} has it: say it there"),
-                None => "no server has it".to_owned(),
+                Some((address, _)) => MoveError::Elsewhere(address.clone()),
+                None => MoveError::Nowhere,
             });
         };
-        cluster.want(id, Some(to)).map_err(|error| error.to_string())?;
+        cluster.want(id, Some(to))?;
         if to == cluster.address() {
             return Ok(());
         }

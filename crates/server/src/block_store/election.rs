@@ -14,8 +14,9 @@
 //! - nobody takes more than a fair share of the seats while others run who could take them.
 
 use super::bucket;
-use super::serving::{BlockServerConfig, BlockServerError};
+use super::location::machine_name;
 use crate::data::DataDirectory;
+use crate::error::BlockServerError;
 use crate::order::etcd::Lease;
 use holdfast_crypto::PublicKey;
 use holdfast_etcd::{Access, Compare, EtcdError, Gateway, Get, Keys, Kv, Pair, Revision, Step, Transaction};
@@ -87,19 +88,21 @@ impl SeatHolder {
 }
 
 impl Candidate {
-    /// For the blocks that a block server is to have, through etcd, in so many shards; `None`: as many as there are, or one.
+    /// For the block server with the data directory `data`, whose blocks are in the bucket `blocks`, or else in the one of last
+    /// time; through etcd, in so many shards; `None`: as many as there are, or one.
     ///
     /// # Errors
     /// They are in no bucket, or are acknowledged before the bucket has them; the data directory or the file with the log-in
     /// cannot be used.
     pub fn new(
-        config: &BlockServerConfig,
+        data: &Path,
+        blocks: Option<&BucketAddress>,
         access: &Access,
         login: Option<&Path>,
         shards: Option<u16>,
     ) -> Result<Candidate, BlockServerError> {
         let gateway = Gateway::new(access, login).map_err(|error| failed(error.to_string()))?;
-        Candidate::over(config, Box::new(gateway), &access.prefix, shards)
+        Candidate::over(data, blocks, Box::new(gateway), &access.prefix, shards)
     }
 
     /// As [`Candidate::new`], over any key-value store, below `prefix`.
@@ -107,14 +110,14 @@ impl Candidate {
     /// # Errors
     /// As [`Candidate::new`].
     pub fn over(
-        config: &BlockServerConfig,
+        data: &Path,
+        blocks: Option<&BucketAddress>,
         kv: Box<dyn Kv>,
         prefix: &str,
         shards: Option<u16>,
     ) -> Result<Candidate, BlockServerError> {
-        let key = DataDirectory::bare(&config.data)?.server_key()?.public();
-        let bucket =
-            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+        let key = DataDirectory::bare(data)?.server_key()?.public();
+        let bucket = bucket::bucket_of(data, blocks).map_err(BlockServerError::Bucket)?;
         let Some(bucket) = bucket.filter(|bucket| bucket.durability == Durability::Object) else {
             return Err(failed(
                 "block servers stand by for each other only with `--blocks s3://...&durability=object`: what is acknowledged \
@@ -128,7 +131,7 @@ impl Candidate {
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(|error| failed(format!("no randomness: {error}")))?;
         let instance = format!("{:016x}", u64::from_le_bytes(instance));
-        let name = format!("{} {instance} {key}", super::machine_name());
+        let name = format!("{} {instance} {key}", machine_name());
         let below = below(prefix, &bucket);
         Ok(Candidate { kv, below, instance, name, wanted: shards, lease: Mutex::default() })
     }

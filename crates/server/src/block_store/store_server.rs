@@ -8,9 +8,10 @@
 //!
 //! Invariant: an answer leaves when all that it speaks of is durable, and says up to where the store is.
 
-use super::local::OwnLog;
+use super::bucket::{self, BucketSettings};
+use super::interface::{BlockStore, BlockStoreError};
+use super::local::{LocalBlocks, OwnLog};
 use super::note::{digits, id_of};
-use super::{BlockStore, BlockStoreError, BucketSettings, LocalBlocks, bucket};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::{LocalStorage, LogError};

@@ -1,7 +1,8 @@
 //! The two marks that prevent a data directory and its converted copy from both being served.
 
-use super::{ConvertError, failed, put_file};
+use super::error::{ConvertError, failed, put_file};
 use crate::error::OpenError;
+use holdfast_etcd::Access;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -148,4 +149,17 @@ pub(crate) fn check_served(data: &Path) -> Result<(), OpenError> {
         ))),
         false => Ok(()),
     }
+}
+
+/// Why no server starts on orders in etcd where a mark is.
+pub(crate) fn moved_from(access: &Access, mark: &str) -> String {
+    let mut lines = mark.lines();
+    let (new, machine) =
+        (lines.next().unwrap_or("another directory"), lines.next().unwrap_or("another machine"));
+    format!(
+        "the file systems of {access} were moved: they are served from {new} on {machine} now. Served from here too, they would \
+         split in two, and their clients would alarm. If no server has ever run on {new}, and none will, delete the key \
+         {prefix}/moved in etcd, and the file `converted` in the data directory that was named, to serve them from here again",
+        prefix = access.prefix
+    )
 }

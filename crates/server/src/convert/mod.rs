@@ -15,14 +15,15 @@
 //! - a place that has something else is refused before anything is put there.
 
 mod blocks;
+mod error;
 mod marks;
 mod order;
 mod source;
 
-pub(crate) use marks::check_served;
+pub use error::ConvertError;
+pub(crate) use marks::{check_served, moved_from};
 #[cfg(test)]
 pub(crate) use order::copy_order;
-pub(crate) use source::moved_from;
 
 use crate::block_store::{
     self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks,
@@ -30,23 +31,17 @@ use crate::block_store::{
 use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
-use crate::error::OpenError;
-use crate::order::OrderError;
 use crate::server_core::ServerCore;
 use crate::standby::NEVER_CREATED;
+use error::{failed, put_file};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
-use holdfast_store::StoreError;
 use marks::{ConversionMark, ConversionPlan};
 use source::SourceOrder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long etcd may be unreachable, or another server's lease may last.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a data directory is to go.
 #[derive(Clone, Debug)]
@@ -162,66 +157,6 @@ impl ConvertedFileSystem {
             other_charges: 0,
         }
     }
-}
-
-/// Why it was not done. The old directory is as it was.
-#[derive(Debug, thiserror::Error)]
-pub enum ConvertError {
-    /// Operator: there is no server's data.
-    #[error("{path} is not a server's data directory", path = .0.display())]
-    NoServer(PathBuf),
-    /// Operator: the directory is another user's.
-    #[error("{path} belongs to the user with number {owner}: do it as that user", path = .path.display())]
-    NotOwner {
-        /// The directory.
-        path: PathBuf,
-        /// Number of the user it belongs to.
-        owner: u32,
-    },
-    /// A data directory cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// Operator: it cannot be done like that.
-    #[error("{0}")]
-    Refused(String),
-    /// A file operation failed.
-    #[error("{action} {path}: {error}", path = .path.display())]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The old directory is damaged.
-    #[error("{0}")]
-    Damaged(String),
-    /// The new place is not reached, or fails.
-    #[error("{0}. Nothing is lost: the same command goes on where this one ended")]
-    Place(String),
-}
-
-impl From<BlockStoreError> for ConvertError {
-    fn from(error: BlockStoreError) -> ConvertError {
-        ConvertError::Place(error.to_string())
-    }
-}
-
-impl From<OrderError> for ConvertError {
-    fn from(error: OrderError) -> ConvertError {
-        ConvertError::Place(format!("the order: {error}"))
-    }
-}
-
-impl From<StoreError> for ConvertError {
-    fn from(error: StoreError) -> ConvertError {
-        ConvertError::Open(error.into())
-    }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ConvertError {
-    move |error| ConvertError::Io { action, path: path.to_owned(), error }
 }
 
 /// Moves what the data directory in `config` has, or names, on which no server runs. `progress` is given bytes done and bytes
@@ -457,11 +392,6 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
         other => zeroize::Zeroizing::new(other.map_err(failed("reading", from))?),
     };
     put_file(to, &bytes)
-}
-
-/// Writes a small private file, durably and whole or not at all.
-fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
-    holdfast_durable::replace(to, bytes, holdfast_durable::PRIVATE).map_err(failed("writing", to))
 }
 
 /// The directory a server will be started on.

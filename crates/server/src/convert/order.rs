@@ -1,7 +1,9 @@
 //! Copies orders to their destination: the files of each, then its checkpoint, which makes it count.
 
+use super::error::{ConvertError, failed, put_file};
+use super::source::PATIENCE;
 use super::source::{OURSELVES, alone, away};
-use super::{ConvertError, Destination, OrderDestination, PATIENCE, failed, new_data, put_file};
+use super::{Destination, OrderDestination, new_data};
 use crate::file_system::FileSystem;
 use crate::history_file;
 use crate::notes::{note_about, notes_together};

@@ -1,7 +1,7 @@
 //! The servers that have their orders in etcd until those are moved from there: this call stands in for all of them, and
 //! leaves a mark behind which none of them becomes active any more.
 
-use super::{ConvertError, PATIENCE};
+use super::error::ConvertError;
 use crate::block_store::machine_name;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How this program calls itself among the servers that etcd lists; no server has such an address.
 pub(super) const OURSELVES: &str = "(converting)";
+/// How long etcd may be unreachable, or another server's lease may last.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long servers that were killed are still listed.
 const LISTED: Duration = Duration::from_secs(5);
 
@@ -138,17 +140,4 @@ pub(super) fn away(error: EtcdError) -> ConvertError {
 pub(super) fn mark_text(converted: &str) -> String {
     let (new, rest) = converted.split_once('\n').unwrap_or((converted, ""));
     format!("{new}\n{}\n{rest}", machine_name())
-}
-
-/// Why no server starts where a mark is.
-pub(crate) fn moved_from(access: &Access, mark: &str) -> String {
-    let mut lines = mark.lines();
-    let (new, machine) =
-        (lines.next().unwrap_or("another directory"), lines.next().unwrap_or("another machine"));
-    format!(
-        "the file systems of {access} were moved: they are served from {new} on {machine} now. Served from here too, they would \
-         split in two, and their clients would alarm. If no server has ever run on {new}, and none will, delete the key \
-         {prefix}/moved in etcd, and the file `converted` in the data directory that was named, to serve them from here again",
-        prefix = access.prefix
-    )
 }

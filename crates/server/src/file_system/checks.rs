@@ -1,11 +1,12 @@
 //! What is checked of an operation outside the lock: signatures, the membership it brings, the tables it names.
 
-use super::{Author, Blocks};
 use crate::block_store::{self, BlockStore};
 use crate::blocks;
 use crate::refusal::{RequestError, refuse};
 use crate::resources::Resources;
-use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, Membership, PrincipalId, Reference};
+use holdfast_content::{
+    BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock,
+};
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::ServerKeys;
@@ -14,6 +15,16 @@ use holdfast_protocol::structure::Structure;
 
 /// Most server keys in a list.
 const SERVER_KEYS_MAX: usize = 64;
+
+/// Blocks whose addresses have been checked.
+pub(super) type Blocks = Vec<(Digest, StoredBlock)>;
+
+/// Who asks for something: a device that the membership in force has, and its key.
+#[derive(Clone, Copy)]
+pub(crate) struct Author {
+    pub(crate) device: DeviceId,
+    pub(crate) key: PublicKey,
+}
 
 /// What is signed, if it is by the author of the request.
 pub(super) fn verified<T: Signable>(signed: Signed<T>, author: Author) -> Result<Verified<T>, RequestError> {

@@ -1,7 +1,7 @@
 //! Requests about past states.
 
-use super::checks::verified;
-use super::{Author, FileSystem};
+use super::FileSystem;
+use super::checks::{Author, verified};
 use crate::refusal::{RequestError, refuse};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;

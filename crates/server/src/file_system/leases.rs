@@ -1,65 +1,15 @@
 //! Leases: operations that wait for holders to give them up, and grants at an operation's position in the order.
 
 use super::FileSystem;
+use super::lease_state::Claim;
 use super::ledger::Ledger;
 use crate::notes::{NotedSession, note_of, with_noted};
 use crate::order::{Notes, OrderError};
 use holdfast_content::{DeviceId, Membership};
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::leases::{ClaimId, Footprint, LeaseGrant, LeaseRequest, LeaseTable, Recall};
+use holdfast_protocol::leases::{Footprint, LeaseGrant, LeaseRequest, Recall};
 use holdfast_protocol::locks::SessionId;
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-
-/// The leases of one file system.
-pub(super) struct Leases {
-    table: Mutex<LeaseTable>,
-    recalled: Notify,
-    freed: Notify,
-    /// The sessions that are durably noted as holders of leases.
-    noted: Mutex<BTreeSet<NotedSession>>,
-    noted_term_ms: u64,
-}
-
-impl Leases {
-    pub fn new(
-        term_ms: u64,
-        first_epoch: u64,
-        inherited: &[NotedSession],
-        left_ms: u64,
-        now_ms: u64,
-    ) -> Leases {
-        let mut table = LeaseTable::new(term_ms, first_epoch);
-        for session in inherited {
-            table.inherit(session.id(), session.exclusively, now_ms + left_ms);
-        }
-        Leases {
-            table: Mutex::new(table),
-            recalled: Notify::new(),
-            freed: Notify::new(),
-            noted: Mutex::default(),
-            noted_term_ms: term_ms.max(left_ms),
-        }
-    }
-
-    /// Does something with the table, and wakes those it concerns.
-    fn with<T>(&self, act: impl FnOnce(&mut LeaseTable) -> T) -> T {
-        let mut table = self.table.lock();
-        let result = act(&mut table);
-        let (recalled, freed) = (table.take_recalled(), table.take_freed());
-        drop(table);
-        if recalled {
-            self.recalled.notify_waiters();
-        }
-        if freed {
-            self.freed.notify_waiters();
-        }
-        result
-    }
-}
 
 /// What an operation changes and reads.
 fn touched(
@@ -72,23 +22,11 @@ fn touched(
         .reading(lease_request, |principal| membership.may_write(device, principal))
 }
 
-/// A claim of an operation that waits; ends when it is dropped.
-pub(crate) struct Claim {
-    file_system: Arc<FileSystem>,
-    id: ClaimId,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.file_system.leases.with(|table| table.end_claim(self.id));
-    }
-}
-
 impl FileSystem {
     /// Whether leases of others conflict with an operation. If so, recalls them and claims what the operation changes
     /// (unless it `has_claim`), and returns how long they can last at most, in milliseconds.
     pub(crate) fn obstacle(
-        self: &Arc<Self>,
+        &self,
         device: DeviceId,
         certificate: &Certificate,
         lease_request: Option<&LeaseRequest>,
@@ -103,8 +41,7 @@ impl FileSystem {
         let now_ms = self.now_ms();
         self.leases.with(|table| {
             let until_ms = table.recall_conflicts(device, &touched, wishes, now_ms)?;
-            let id = (!has_claim).then(|| table.claim(device, &touched, wishes));
-            let claim = id.map(|id| Claim { file_system: self.clone(), id });
+            let claim = (!has_claim).then(|| Claim::of(&self.leases, table, device, &touched, wishes));
             Some((until_ms.saturating_sub(now_ms), claim))
         })
     }

@@ -2,10 +2,10 @@
 //! the lock the sequencer decides, and its records are appended; the caller makes them durable ([`FileSystem::settle`]),
 //! and only then the reply leaves.
 
-use super::checks::{announced_membership, check_handles, verified};
+use super::checks::{Author, Blocks, announced_membership, check_handles, verified};
 use super::ledger::Ledger;
 use super::prepared_view::PreparedView;
-use super::{Author, Blocks, FileSystem, devices_of};
+use super::{FileSystem, devices_of};
 use crate::refusal::{RequestError, refuse};
 use holdfast_content::DeviceId;
 use holdfast_protocol::certificate::Certificate;

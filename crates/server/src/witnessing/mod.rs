@@ -3,12 +3,14 @@
 //! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if its
 //! signature is valid. A witness that does not reply delays nothing: clients decide how old a head may be.
 
+pub use crate::config::WitnessAddress;
+
 use crate::error::RunError;
 use crate::file_system::FileSystem;
 use crate::server_core::ServerCore;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_checkpoint::checkpoint::log_key;
-use holdfast_checkpoint::note::{KeyKind, VerifierKey};
+use holdfast_checkpoint::note::KeyKind;
 use holdfast_checkpoint::submission::Submission;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{HEADS_MAX, ServerError};
@@ -19,15 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Attempts in one round: the first may only show which head the witness signed last.
 const ATTEMPTS: u32 = 3;
-
-/// A witness: its URL and the key that verifies its cosignatures.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WitnessAddress {
-    /// The submission prefix of its URL.
-    pub url: String,
-    /// The key that verifies its cosignatures.
-    pub key: VerifierKey,
-}
 
 /// The status of one witness for one file system.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]

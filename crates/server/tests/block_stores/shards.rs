@@ -85,7 +85,8 @@ impl Cluster {
             if cut_off.load(SeqCst) { Delivery::RequestLost } else { Delivery::Answered }
         };
         let kv = Box::new(self.etcd.connection(fates));
-        let candidate = Candidate::over(&config, kv, "test", shards).map_err(|error| error.to_string())?;
+        let candidate = Candidate::over(&config.data, config.blocks.as_ref(), kv, "test", shards)
+            .map_err(|error| error.to_string())?;
         config.candidate = Some(Arc::new(candidate));
         Ok(config)
     }

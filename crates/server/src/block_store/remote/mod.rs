@@ -5,9 +5,8 @@
 
 mod store;
 
+use super::interface::{BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary};
 use super::note::Note;
-use super::{BlockStore, BlockStoreError, BlockStoreStatus};
-use crate::control::ScrubSummary;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_protocol::block_server::{

@@ -8,10 +8,10 @@
 //!   operator has accepted it: marking walks over what is missing, and blocks below it would look unused. Reading and
 //!   storing go on, as the store itself says what it has.
 
+use crate::block_store::interface::{
+    BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary, stored_bytes,
+};
 use crate::block_store::note::{Note, digits};
-use crate::block_store::{BlockStore, BlockStoreError, BlockStoreStatus};
-use crate::blocks::stored_bytes;
-use crate::control::ScrubSummary;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{

@@ -4,7 +4,8 @@
 
 use super::files::Files;
 use super::head::{Head, TRANSACTION_BYTES, joined, parts};
-use super::{Lease, Namespace, now_ms, random};
+use super::lease::Lease;
+use super::namespace::{Namespace, now_ms, random};
 use crate::order::{ActiveStatus, Notes, Order, OrderError};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_etcd::{Compare, EtcdError, Get, Keys, Pair, Revision, Step, Transaction};
