@@ -38,9 +38,10 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockStore, BlockStoreError, BlockStoreStatus, BlocksLocation,
-    BucketAddress, BucketSettings, BucketStatus, Candidate, LocalBlocks, RemoteBlocks, RemoteBlocksSettings,
-    blocks_elsewhere, bucket_address,
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlockStoreStatus,
+    BlocksLocation, BlocksOpenError, BucketAddress, BucketSettings, BucketStatus, Candidate, ElectionError,
+    LocalBlocks, LocationError, RemoteBlocks, RemoteBlocksSettings, ServedStoreError, blocks_elsewhere,
+    bucket_address,
 };
 pub use clock::Clock;
 pub use config::{CoreSettings, CreatePolicy, ServerConfig};
@@ -48,7 +49,7 @@ pub use convert::{
     BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
     convert,
 };
-pub use error::{BlockServerError, OpenError, RunError};
+pub use error::{OpenError, OrderLocationError, RunError, WitnessSettingsError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;
 pub use parcels::ParcelSettings;

@@ -10,6 +10,7 @@
 use super::interface::{BlockStoreError, BlockStoreStatus};
 use super::location::machine_name;
 use super::note::{BUCKET_FIRST_LINE, FILES};
+use super::open_error::BlocksOpenError;
 use crate::error::OpenError;
 use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
@@ -59,13 +60,13 @@ pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> 
 /// The bucket of a data directory: the configured one, or else that of the last start.
 ///
 /// # Errors
-/// A text that says why.
+/// [`BlocksOpenError::BucketNote`]
 pub(super) fn bucket_of(
     data: &Path,
     configured: Option<&BucketAddress>,
-) -> Result<Option<BucketAddress>, String> {
-    let known = remembered(data)
-        .map_err(|error| format!("what is known of the bucket ({}): {error}", data.display()))?;
+) -> Result<Option<BucketAddress>, BlocksOpenError> {
+    let known =
+        remembered(data).map_err(|error| BlocksOpenError::BucketNote { path: data.to_owned(), error })?;
     if let (Some(known), Some(address)) = (&known, configured)
         && !known.is_same_place(address)
     {
@@ -77,8 +78,8 @@ pub(super) fn bucket_of(
 /// Remembers the bucket of a data directory.
 ///
 /// # Errors
-/// A text that says why.
-pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), String> {
+/// [`BlocksOpenError::Writing`]
+pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), BlocksOpenError> {
     let write = || {
         if remembered(data)?.as_ref() == Some(address) {
             return Ok(());
@@ -86,7 +87,7 @@ pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), Strin
         let text = format!("{BUCKET_FIRST_LINE}\naddress {address}\n");
         holdfast_durable::replace(&data.join(FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
     };
-    write().map_err(|error: std::io::Error| format!("writing to {}: {error}", data.display()))
+    write().map_err(BlocksOpenError::writing(data))
 }
 
 /// The bucket below a store.
@@ -121,11 +122,11 @@ impl BucketTier {
         let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;
         let tiered = Tiered::open(local, bucket, tiered).map_err(|error| match error {
             TieredError::InUse { directory, why } => OpenError::Store(StoreError::InUse { directory, why }),
-            error => OpenError::BlockStore(error.to_string()),
+            error => BlocksOpenError::Bucket(error).into(),
         })?;
         let config = StoreConfig { segment_bytes, ..settings.store.clone() };
         let store = LogStore::open(Arc::new(tiered.clone()), config)
-            .map_err(|error| OpenError::BlockStore(format!("the blocks of {}: {error}", address.place())))?;
+            .map_err(|error| BlocksOpenError::Log { place: address.place(), error })?;
         Ok((store, BucketTier { tiered, address: address.to_string() }))
     }
 

@@ -53,11 +53,10 @@ impl LocalBlocks {
     /// # Errors
     /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
     pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
-        let found =
-            bucket::bucket_of(settings.data, settings.address.as_ref()).map_err(OpenError::BlockStore)?;
+        let found = bucket::bucket_of(settings.data, settings.address.as_ref())?;
         let Some(address) = found else { return Ok(None) };
         let blocks = LocalBlocks::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
-        bucket::remember(settings.data, &address).map_err(OpenError::BlockStore)?;
+        bucket::remember(settings.data, &address)?;
         Ok(Some(blocks))
     }
 

@@ -1,7 +1,7 @@
 //! Where the blocks of a server are, if not in its data directory.
 
 use holdfast_rpc::BlocksAddress;
-use holdfast_tiered::BucketAddress;
+use holdfast_tiered::{AddressError, BucketAddress};
 
 /// The host name of this machine.
 pub(crate) fn machine_name() -> String {
@@ -27,23 +27,32 @@ impl std::fmt::Display for BlocksLocation {
     }
 }
 
-impl std::str::FromStr for BlocksLocation {
-    type Err = String;
+/// Text that does not say where blocks are. It is not repeated: a secret may have been put into it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LocationError {
+    /// It is no bucket's address.
+    #[error("{}", .0.reason())]
+    Bucket(AddressError),
+    /// It is no block server's address.
+    #[error("it is no block server's address, which reads hf+blocks://HOST:PORT/KEY")]
+    Server,
+}
 
-    fn from_str(text: &str) -> Result<BlocksLocation, String> {
+impl std::str::FromStr for BlocksLocation {
+    type Err = LocationError;
+
+    fn from_str(text: &str) -> Result<BlocksLocation, LocationError> {
         match text.starts_with("s3:") {
             true => bucket_address(text).map(BlocksLocation::Bucket),
-            false => text.parse().map(BlocksLocation::Server).map_err(|_: holdfast_rpc::AddressError| {
-                "it is no block server's address, which reads hf+blocks://HOST:PORT/KEY".to_owned()
-            }),
+            false => text.parse().map(BlocksLocation::Server).map_err(|_| LocationError::Server),
         }
     }
 }
 
-/// The address of a bucket. The text is in no message: a secret may have been put into it.
+/// The address of a bucket.
 ///
 /// # Errors
-/// A text that says why.
-pub fn bucket_address(text: &str) -> Result<BucketAddress, String> {
-    text.parse().map_err(|error: holdfast_tiered::AddressError| error.reason())
+/// [`LocationError::Bucket`]
+pub fn bucket_address(text: &str) -> Result<BucketAddress, LocationError> {
+    text.parse().map_err(LocationError::Bucket)
 }

@@ -19,9 +19,11 @@ mod interface;
 mod local;
 mod location;
 mod note;
+mod open_error;
 mod remote;
 mod seats;
 mod server_config;
+mod server_error;
 mod serving;
 mod store_server;
 
@@ -34,11 +36,13 @@ pub(crate) use interface::{load_one, sound, stored_bytes};
 pub use local::LocalBlocks;
 pub(crate) use local::summary_of;
 pub(crate) use location::machine_name;
-pub use location::{BlocksLocation, bucket_address};
+pub use location::{BlocksLocation, LocationError, bucket_address};
 pub(crate) use note::FILES;
+pub use open_error::BlocksOpenError;
 pub(crate) use remote::files_of_shards;
 pub use remote::{RemoteBlocks, RemoteBlocksSettings};
 pub use server_config::BlockServerConfig;
+pub use server_error::{BlockServerError, ElectionError, ServedStoreError};
 pub use serving::BlockServer;
 
 /// The address of the block server or bucket that has the blocks of the server with this data directory; `None`: they are in it.

@@ -22,9 +22,10 @@ use super::election::{Candidate, Seat};
 use super::location::machine_name;
 use super::seats::{Opener, Seats};
 use super::server_config::BlockServerConfig;
+use super::server_error::BlockServerError;
 use super::store_server::{BucketLocation, StoreEnd, StoreServer};
 use crate::data::DataDirectory;
-use crate::error::{BlockServerError, OpenError, RunError};
+use crate::error::{OpenError, RunError};
 use crate::privsep::{self, FrontEndProcess};
 use crate::server::{bound, segment_bytes};
 use holdfast_components::{Plan, Program, Supervisor};
@@ -108,8 +109,7 @@ impl BlockServer {
             segment_bytes: segment_bytes(storage.free_bytes()),
             ..StoreConfig::default()
         };
-        let bucket =
-            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+        let bucket = bucket::bucket_of(&config.data, config.blocks.as_ref())?;
         let shards = match &config.candidate {
             Some(candidate) => candidate.shards(&mut |news| tracing::warn!("{news}"))?,
             None => 1,
@@ -126,7 +126,8 @@ impl BlockServer {
             candidate.settle(shards)?;
         }
         for (server, bucket) in unnamed {
-            division::say(&*bucket, shards).map_err(|why| BlockServerError::InBucket { server, why })?;
+            division::say(&*bucket, shards)
+                .map_err(|error| BlockServerError::InBucket { server, why: error.into() })?;
         }
         let (servers, anew, takes_over) =
             (config.data.join("servers"), config.blocks_anew, config.candidate.is_some());
@@ -156,7 +157,7 @@ impl BlockServer {
             })?;
         }
         if let Some(address) = &bucket {
-            bucket::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
+            bucket::remember(&config.data, address)?;
         }
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))

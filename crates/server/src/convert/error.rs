@@ -1,7 +1,7 @@
 //! Why a conversion was not done.
 
 use crate::block_store::BlockStoreError;
-use crate::error::OpenError;
+use crate::error::{OpenError, OrderLocationError};
 use crate::order::OrderError;
 use holdfast_store::StoreError;
 use std::io;
@@ -43,6 +43,12 @@ pub enum ConvertError {
     /// The new place is not reached, or fails.
     #[error("{0}. Nothing is lost: the same command goes on where this one ended")]
     Place(String),
+}
+
+impl From<OrderLocationError> for ConvertError {
+    fn from(error: OrderLocationError) -> ConvertError {
+        ConvertError::Open(error.into())
+    }
 }
 
 impl From<BlockStoreError> for ConvertError {

@@ -26,7 +26,8 @@ pub(crate) use marks::{check_served, moved_from};
 pub(crate) use order::copy_order;
 
 use crate::block_store::{
-    self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks,
+    self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, LocationError,
+    RemoteBlocks,
 };
 use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
@@ -78,9 +79,9 @@ pub enum OrderDestination {
 const HERE: &str = "here";
 
 impl std::str::FromStr for BlockDestination {
-    type Err = String;
+    type Err = LocationError;
 
-    fn from_str(text: &str) -> Result<BlockDestination, String> {
+    fn from_str(text: &str) -> Result<BlockDestination, LocationError> {
         if text == HERE { Ok(BlockDestination::Here) } else { text.parse().map(BlockDestination::At) }
     }
 }
@@ -365,7 +366,8 @@ fn blocks_at(
         }
         Some(BlockDestination::At(BlocksLocation::Server(address))) => {
             let settings = RemoteBlocksSettings { address: Some(address), data, key: key.clone(), anew };
-            let remote = RemoteBlocks::open(settings).map_err(ConvertError::Place)?;
+            let remote =
+                RemoteBlocks::open(settings).map_err(|error| ConvertError::Place(error.to_string()))?;
             Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
         }
         Some(BlockDestination::At(BlocksLocation::Bucket(address))) => {

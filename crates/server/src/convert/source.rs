@@ -4,7 +4,7 @@
 use super::error::ConvertError;
 use crate::block_store::machine_name;
 use crate::data::DataDirectory;
-use crate::error::OpenError;
+use crate::error::OrderLocationError;
 use crate::file_system::FileSystem;
 use crate::order::etcd::Cluster;
 use crate::server::cluster_at;
@@ -74,8 +74,7 @@ impl SourceOrder {
     pub(super) fn open(&mut self, mut core: ServerCore) -> Result<Arc<ServerCore>, ConvertError> {
         core.cluster = Some(self.cluster.clone());
         let core = Arc::new(core);
-        let threads = StandbyThreads::start(&core)
-            .map_err(|error| ConvertError::Open(OpenError::State(error.to_string())))?;
+        let threads = StandbyThreads::start(&core).map_err(OrderLocationError::Thread)?;
         self.threads = Some(threads);
         let start = Instant::now();
         loop {

@@ -5,7 +5,7 @@
 
 pub use crate::config::WitnessAddress;
 
-use crate::error::RunError;
+use crate::error::{RunError, WitnessSettingsError};
 use crate::file_system::FileSystem;
 use crate::server_core::ServerCore;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -68,7 +68,7 @@ impl WitnessPoller {
         every: Duration,
     ) -> Result<WitnessPoller, RunError> {
         if witnesses.len() > HEADS_MAX {
-            return Err(RunError::Witness(format!("at most {HEADS_MAX} witnesses can be asked")));
+            return Err(WitnessSettingsError::TooMany(HEADS_MAX).into());
         }
         let shared = Arc::new(Shared {
             witnesses: witnesses.to_vec(),
@@ -78,10 +78,9 @@ impl WitnessPoller {
         let begin = Instant::now();
         for (index, WitnessAddress { url, key }) in witnesses.iter().enumerate() {
             if key.kind() != KeyKind::Cosignature {
-                return Err(RunError::Witness(format!("{key} is the key of a log, not of a witness")));
+                return Err(WitnessSettingsError::KeyOfLog(key.clone()).into());
             }
-            let client =
-                WitnessClient::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
+            let client = WitnessClient::new(url, key.clone()).map_err(WitnessSettingsError::Client)?;
             let (shared, core) = (shared.clone(), Arc::downgrade(core));
             std::thread::Builder::new()
                 .name(format!("witness-{index}"))

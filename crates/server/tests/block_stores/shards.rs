@@ -127,7 +127,8 @@ impl Cluster {
         std::fs::create_dir_all(data).unwrap();
         let settings =
             RemoteBlocksSettings { address: Some(self.address()), data, key: key(SERVER), anew: false };
-        let store = RemoteBlocks::open(settings)?.expect("an address was given");
+        let store =
+            RemoteBlocks::open(settings).map_err(|error| error.to_string())?.expect("an address was given");
         Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 
