@@ -33,7 +33,13 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
     config.blocks_anew = arguments.blocks_anew;
     if let Some(etcd) = &arguments.stand_by {
         let login = arguments.stand_by_login.as_deref();
-        config.candidate = Some(Arc::new(Candidate::new(&config, etcd, login, arguments.shards)?));
+        config.candidate = Some(Arc::new(Candidate::new(
+            &config.data,
+            config.blocks.as_ref(),
+            etcd,
+            login,
+            arguments.shards,
+        )?));
     }
     let server = BlockServer::open(config)?;
     let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());

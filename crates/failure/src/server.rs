@@ -9,15 +9,22 @@ use holdfast_witness::{ServiceError, StateError};
 
 impl From<holdfast_server::OpenError> for Failure {
     fn from(error: holdfast_server::OpenError) -> Failure {
-        use holdfast_server::OpenError;
+        use holdfast_server::{OpenError, OrderLocationError};
         let code = match &error {
             OpenError::Io { .. } => Exit::Io,
             OpenError::Key { .. } | OpenError::Tree(_) | OpenError::Ordering { .. } => Exit::Data,
             OpenError::KeyReadable { .. } => Exit::NotAllowed,
             OpenError::Store(error) => store_code(error),
             OpenError::Listen { .. } => Exit::System,
-            OpenError::BlockStore(_) | OpenError::State(_) | OpenError::Order { .. } => Exit::Unavailable,
-            OpenError::BlocksHere { .. } | OpenError::Converted(_) | OpenError::Foreign { .. } => Exit::Usage,
+            OpenError::State(OrderLocationError::Etcd(_) | OrderLocationError::Access(_)) => {
+                Exit::Unavailable
+            }
+            OpenError::State(OrderLocationError::Thread(_)) => Exit::System,
+            OpenError::BlockStore(_) | OpenError::Order { .. } => Exit::Unavailable,
+            OpenError::BlocksHere { .. }
+            | OpenError::State(_)
+            | OpenError::Converted(_)
+            | OpenError::Foreign { .. } => Exit::Usage,
         };
         Failure::new(code, error)
     }

@@ -23,6 +23,22 @@ impl Extent {
     }
 }
 
+/// Why stretches are no layout of a disk.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// It does not lie on the disk, or its blocks have a size that none may have.
+    #[error("{extent:?} is not a stretch of a disk of {size_bytes} bytes")]
+    NotOnDisk {
+        /// The stretch.
+        extent: Extent,
+        /// Bytes of the disk.
+        size_bytes: u64,
+    },
+    /// Two overlap, which begin at these bytes.
+    #[error("the stretches at bytes {0} and {1} overlap")]
+    Overlap(u64, u64),
+}
+
 /// The stretches of a disk, numbered through in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout(Vec<Extent>);
@@ -31,8 +47,8 @@ impl Layout {
     /// Checks that the stretches are on a volume of `size_bytes`, and disjoint.
     ///
     /// # Errors
-    /// In words.
-    pub fn new(extents: Vec<Extent>, size_bytes: u64) -> Result<Layout, String> {
+    /// [`LayoutError`]
+    pub fn new(extents: Vec<Extent>, size_bytes: u64) -> Result<Layout, LayoutError> {
         let mut places = Vec::with_capacity(extents.len());
         for extent in &extents {
             let bytes = usize::from(extent.block_bytes);
@@ -42,12 +58,12 @@ impl Layout {
                 Some(end) if allowed && extent.offset.is_multiple_of(512) => {
                     places.push((extent.offset, end))
                 }
-                _ => return Err(format!("{extent:?} is not a stretch of a disk of {size_bytes} bytes")),
+                _ => return Err(LayoutError::NotOnDisk { extent: *extent, size_bytes }),
             }
         }
         places.sort_unstable();
         match places.windows(2).find(|pair| pair[1].0 < pair[0].1) {
-            Some(pair) => Err(format!("the stretches at bytes {} and {} overlap", pair[0].0, pair[1].0)),
+            Some(pair) => Err(LayoutError::Overlap(pair[0].0, pair[1].0)),
             None => Ok(Layout(extents)),
         }
     }

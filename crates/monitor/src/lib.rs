@@ -27,6 +27,6 @@ mod monitor;
 mod regions;
 
 pub use error::MonitorError;
-pub use layout::{Extent, Layout};
+pub use layout::{Extent, Layout, LayoutError};
 pub use monitor::{Direction, Disk, Memory, Monitor, Names, PAGE_BYTES, Page, Words, Write, words};
 pub use regions::{BlockId, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};

@@ -21,6 +21,9 @@ pub trait Memory {
     /// A view by which a process reads a region, and its words with the status of pages.
     type View;
 
+    /// Why the memory failed: what the system said.
+    type Error: std::fmt::Display;
+
     /// Says in a region's words what a page has ([`words`]). It is seen before what is done next, and after what was done
     /// before.
     fn note(&self, page: PageId, words: Words);
@@ -28,44 +31,44 @@ pub trait Memory {
     /// Makes a region's memory, zeroes.
     ///
     /// # Errors
-    /// What the system said.
-    fn create(&self, region: RegionId, pages: usize) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn create(&self, region: RegionId, pages: usize) -> Result<(), Self::Error>;
 
     /// Copies a page out.
     ///
     /// # Errors
-    /// What the system said.
-    fn read(&self, page: PageId, into: &mut Page) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn read(&self, page: PageId, into: &mut Page) -> Result<(), Self::Error>;
 
     /// Copies a page in.
     ///
     /// # Errors
-    /// What the system said.
-    fn write(&self, page: PageId, from: &Page) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn write(&self, page: PageId, from: &Page) -> Result<(), Self::Error>;
 
     /// A page is zeroes again, and takes no memory.
     ///
     /// # Errors
-    /// What the system said.
-    fn clear(&self, page: PageId) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn clear(&self, page: PageId) -> Result<(), Self::Error>;
 
     /// Lets a process read a region.
     ///
     /// # Errors
-    /// What the system said.
-    fn view(&self, region: RegionId) -> Result<Self::View, String>;
+    /// [`Memory::Error`]
+    fn view(&self, region: RegionId) -> Result<Self::View, Self::Error>;
 
     /// Revokes all views of a region. The content stays.
     ///
     /// # Errors
-    /// What the system said.
-    fn revoke(&self, region: RegionId) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn revoke(&self, region: RegionId) -> Result<(), Self::Error>;
 
     /// Gives up a region's memory, and its views.
     ///
     /// # Errors
-    /// What the system said.
-    fn remove(&self, region: RegionId) -> Result<(), String>;
+    /// [`Memory::Error`]
+    fn remove(&self, region: RegionId) -> Result<(), Self::Error>;
 }
 
 /// A disk of the monitor.
@@ -112,6 +115,11 @@ pub type Words = [u64; 2];
 pub fn words(at: Reference, is_filled: bool) -> Words {
     let second = u64::from(at.generation) << 32 | u64::from(at.block.disk) << 16 | u64::from(is_filled);
     [at.block.number, second]
+}
+
+/// The error for a region whose memory failed.
+fn memory_failed<E: std::fmt::Display>(region: RegionId) -> impl FnOnce(E) -> MonitorError {
+    move |error| MonitorError::Memory { region, error: error.to_string() }
 }
 
 /// The words of a page without a block: of no reference to a filled page.
@@ -165,7 +173,7 @@ impl<M: Memory> Monitor<M> {
         named(by, &self.names.policy_manager, "making regions")?;
         let mut regions = self.regions.lock();
         let id = regions.create(acl, pages)?;
-        let made = self.memory.create(id, pages).map_err(|error| MonitorError::Memory { region: id, error });
+        let made = self.memory.create(id, pages).map_err(memory_failed(id));
         made.inspect_err(|_| regions.remove(id).expect("it is there and has no blocks"))?;
         Ok(id)
     }
@@ -198,7 +206,7 @@ impl<M: Memory> Monitor<M> {
         named(by, &self.names.policy_manager, "changing the ACL of a region")?;
         let mut regions = self.regions.lock();
         regions.set_acl(region, acl)?;
-        self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error })
+        self.memory.revoke(region).map_err(memory_failed(region))
     }
 
     /// PolicyMgr gives up pages that are not dirty, all or none.
@@ -222,7 +230,7 @@ impl<M: Memory> Monitor<M> {
             let page = PageId { region, index };
             // The next content must not be taken for the former.
             self.memory.note(page, NOTHING);
-            self.memory.clear(page).map_err(|error| MonitorError::Memory { region, error })?;
+            self.memory.clear(page).map_err(memory_failed(region))?;
         }
         Ok(())
     }
@@ -235,7 +243,7 @@ impl<M: Memory> Monitor<M> {
         named(by, &self.names.policy_manager, "giving up regions")?;
         let mut regions = self.regions.lock();
         regions.remove(region)?;
-        self.memory.remove(region).map_err(|error| MonitorError::Memory { region, error })
+        self.memory.remove(region).map_err(memory_failed(region))
     }
 
     /// PolicyMgr erases blocks, in memory and on the disk, before somebody else owns them. The volume's log has it before
@@ -357,7 +365,7 @@ impl<M: Memory> Monitor<M> {
         let mut whole = [0; PAGE_BYTES];
         for (page, block) in pages.iter().zip(buffer.chunks_exact_mut(bytes)) {
             let read = self.memory.read(*page, &mut whole);
-            read.map_err(|error| MonitorError::Memory { region: page.region, error })?;
+            read.map_err(memory_failed(page.region))?;
             block.copy_from_slice(&whole[..bytes]);
         }
         Ok(disk.volume.write(offset, buffer)?)
@@ -367,7 +375,7 @@ impl<M: Memory> Monitor<M> {
         let mut whole = [0; PAGE_BYTES];
         whole[..block.len()].copy_from_slice(block);
         let written = self.memory.write(page, &whole);
-        written.map_err(|error| MonitorError::Memory { region: page.region, error })
+        written.map_err(memory_failed(page.region))
     }
 
     /// Makes durable what was transferred and what was [written together](Monitor::write_together). Anybody may have
@@ -393,7 +401,7 @@ impl<M: Memory> Monitor<M> {
         if !is_whole || !regions.acl(region)?.permits(by, Access::Read, everywhere) {
             return Err(MonitorError::Denied("a view of this region"));
         }
-        self.memory.view(region).map_err(|error| MonitorError::Memory { region, error })
+        self.memory.view(region).map_err(memory_failed(region))
     }
 
     /// Takes all views from everybody: a name that some had them by is no longer theirs. Who still may read asks again. For
@@ -403,9 +411,7 @@ impl<M: Memory> Monitor<M> {
     /// [`MonitorError::Memory`].
     pub fn revoke_views(&self) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
-        let revoked = regions
-            .ids()
-            .map(|region| self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error }));
+        let revoked = regions.ids().map(|region| self.memory.revoke(region).map_err(memory_failed(region)));
         // All are tried, whatever becomes of one.
         revoked.collect::<Vec<_>>().into_iter().collect()
     }
@@ -423,7 +429,7 @@ impl<M: Memory> Monitor<M> {
             return Err(MonitorError::WrongStatus { page: at.page, expected: Status::Clean, found: status });
         }
         let read = self.memory.read(at.page, into);
-        read.map_err(|error| MonitorError::Memory { region: at.page.region, error })
+        read.map_err(memory_failed(at.page.region))
     }
 
     /// Changes a part of a block in memory, from `skipped` bytes on, for somebody on the ACL; the whole of it also where the
@@ -444,15 +450,15 @@ impl<M: Memory> Monitor<M> {
         if end > length {
             return Err(MonitorError::WrongLength { expected: length, found: end });
         }
-        let memory = |error| MonitorError::Memory { region: at.page.region, error };
+        let memory = || memory_failed(at.page.region);
         let is_whole = bytes.len() == length;
         let mut whole = [0; PAGE_BYTES];
         if !is_whole {
-            self.memory.read(at.page, &mut whole).map_err(memory)?;
+            self.memory.read(at.page, &mut whole).map_err(memory())?;
         }
         regions.dirty(at.page, is_whole)?;
         whole[skipped..end].copy_from_slice(bytes);
-        self.memory.write(at.page, &whole).map_err(memory)?;
+        self.memory.write(at.page, &whole).map_err(memory())?;
         self.note(&regions, at.page);
         Ok(())
     }

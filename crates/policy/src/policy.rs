@@ -8,6 +8,7 @@ use crate::table::Table;
 use crate::{Block, BlockRange, Damage, Disk, Image, Label, Refused};
 use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fmt::Display;
 
 /// The most nominations that await acceptance.
 pub const NOMINATIONS_MAX: usize = 8_192;
@@ -123,10 +124,10 @@ impl Policy {
     ///
     /// # Errors
     /// [`Damage`]: then nobody may use the disk.
-    pub fn open(
+    pub fn open<E: Display>(
         disk: Disk,
         administrator: Principal,
-        read: impl FnMut(u64) -> Result<Box<Block>, String>,
+        read: impl FnMut(u64) -> Result<Box<Block>, E>,
     ) -> Result<Policy, Damage> {
         disk.table().ok_or(Damage::OtherDisk)?;
         let table = Table::open(disk, read)?;

@@ -11,6 +11,7 @@ use crate::format::{
 use crate::labels::{Label, Labels};
 use crate::{Block, BlockRange, Damage, Disk, Refused};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// The most pages that one change rewrites, so that the set to be committed atomically stays small.
 pub const PAGES_PER_CHANGE_MAX: usize = 64;
@@ -107,12 +108,13 @@ impl Table {
     }
 
     /// Reads a stored table whole. `read` reads a block, counted from the table's first.
-    pub fn open(
+    pub fn open<E: Display>(
         disk: Disk,
-        mut read: impl FnMut(u64) -> Result<Box<Block>, String>,
+        mut read: impl FnMut(u64) -> Result<Box<Block>, E>,
     ) -> Result<Table, Damage> {
         let mut next = |block: u64| {
-            let bytes = read(block).map_err(|why| Damage::Unreadable { block, why })?;
+            let unreadable = |error: E| Damage::Unreadable { block, why: error.to_string() };
+            let bytes = read(block).map_err(unreadable)?;
             body(&disk, block, &bytes)
         };
         let malformed = |block, why| Damage::Malformed { block, why };

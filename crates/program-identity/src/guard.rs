@@ -75,6 +75,61 @@ impl Admission {
     }
 }
 
+/// Why the helper that identifies programs is of no use now.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// It is not reached, or not the right one.
+    #[error(
+        "the helper that identifies programs is missing ({socket}: {why}); have root run `holdfast program callers`",
+        socket = .socket.display()
+    )]
+    Missing {
+        /// Where it should listen.
+        socket: PathBuf,
+        /// Why it does not serve this mount.
+        why: ConnectError,
+    },
+    /// It does not watch a file.
+    #[error("the helper that identifies programs cannot watch the file: {0}")]
+    CannotWatch(#[from] MarkError),
+}
+
+/// Why the helper does not serve a mount.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Its socket cannot be used.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+    /// Somebody else listens at its place.
+    #[error("user {found} answers there, whose word does not count; it must be user {expected}")]
+    OtherUser {
+        /// The user who answers.
+        found: u32,
+        /// The user it must run as.
+        expected: u32,
+    },
+    /// It refuses, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// It says something else than a helper does.
+    #[error("it does not say welcome")]
+    NoWelcome,
+}
+
+/// Why the helper does not watch a file.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkError {
+    /// It did not answer in time.
+    #[error("it does not answer")]
+    Silent,
+    /// It cannot, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection to it failed.
+    #[error(transparent)]
+    Socket(io::Error),
+}
+
 /// An open that was refused.
 #[derive(Clone, Debug)]
 pub struct Denial {
@@ -240,8 +295,8 @@ impl Guard {
             let why = "the helper that identifies programs did not see this open".to_owned();
             return self.deny(request, process, "", why);
         }
-        if let Err(why) = self.mark(request.inode, false) {
-            return self.deny(request, process, "", why);
+        if let Err(error) = self.mark(request.inode, false) {
+            return self.deny(request, process, "", error.to_string());
         }
         let mut state = self.state.lock();
         if state.again.len() >= AGAIN_MAX {
@@ -255,8 +310,8 @@ impl Guard {
     /// creator can be identified.
     ///
     /// # Errors
-    /// Why the creator cannot be identified.
-    pub fn before_creating(&self, directory: u64) -> Result<(), String> {
+    /// [`HelperError`]: the creator cannot be identified.
+    pub fn before_creating(&self, directory: u64) -> Result<(), HelperError> {
         self.mark(directory, true)
     }
 
@@ -301,8 +356,8 @@ impl Guard {
     /// Checks that the helper can be reached.
     ///
     /// # Errors
-    /// Why it cannot, and what to do about it.
-    pub fn check_helper(&self) -> Result<(), String> {
+    /// [`HelperError::Missing`]
+    pub fn check_helper(&self) -> Result<(), HelperError> {
         self.helper().map(drop)
     }
 
@@ -328,7 +383,7 @@ impl Guard {
         if cfg!(test) { 0 } else { self.began.elapsed().as_millis() as u64 }
     }
 
-    fn mark(&self, inode: u64, children: bool) -> Result<(), String> {
+    fn mark(&self, inode: u64, children: bool) -> Result<(), HelperError> {
         let helper = self.helper()?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (reply_sender, reply) = channel();
@@ -336,16 +391,17 @@ impl Guard {
         let sent = helper.conversation.send(&FromGuard::Mark { id, inode, children });
         let marked = match sent {
             Ok(()) => {
-                reply.recv_timeout(HELPER_WAIT).unwrap_or_else(|_| Err("it does not answer".to_owned()))
+                let reply = reply.recv_timeout(HELPER_WAIT).map_err(|_| MarkError::Silent);
+                reply.and_then(|done| done.map_err(MarkError::Refused))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(MarkError::Socket(error)),
         };
         self.state.lock().marking.remove(&id);
-        marked.map_err(|why| format!("the helper that identifies programs cannot watch the file: {why}"))
+        Ok(marked?)
     }
 
     /// The helper; connects if need be.
-    fn helper(&self) -> Result<Helper, String> {
+    fn helper(&self) -> Result<Helper, HelperError> {
         let known = |guard: &Guard| {
             let mut state = guard.state.lock();
             state.drop_dead_helper();
@@ -358,33 +414,24 @@ impl Guard {
         if let Some(helper) = known(self) {
             return Ok(helper);
         }
-        self.connect().map_err(|why| {
-            format!(
-                "the helper that identifies programs is missing ({}: {why}); have root run `holdfast program callers`",
-                self.settings.socket.display()
-            )
-        })
+        self.connect().map_err(|why| HelperError::Missing { socket: self.settings.socket.clone(), why })
     }
 
-    fn connect(&self) -> Result<Helper, String> {
-        let words = |error: io::Error| error.to_string();
-        let conversation = Conversation::connect(&self.settings.socket).map_err(words)?;
-        let peer = conversation.peer().map_err(words)?;
+    fn connect(&self) -> Result<Helper, ConnectError> {
+        let conversation = Conversation::connect(&self.settings.socket)?;
+        let peer = conversation.peer()?;
         if peer.uid != self.settings.helper_uid {
-            return Err(format!(
-                "user {} answers there, whose word does not count; it must be user {}",
-                peer.uid, self.settings.helper_uid
-            ));
+            return Err(ConnectError::OtherUser { found: peer.uid, expected: self.settings.helper_uid });
         }
-        conversation.set_patience(HELPER_WAIT, Some(HELPER_WAIT)).map_err(words)?;
+        conversation.set_patience(HELPER_WAIT, Some(HELPER_WAIT))?;
         let mountpoint = self.settings.mountpoint.as_os_str().as_bytes().to_vec();
-        conversation.send(&FromGuard::Hello { version: VERSION, mountpoint }).map_err(words)?;
-        let thread = match conversation.receive().map_err(words)? {
+        conversation.send(&FromGuard::Hello { version: VERSION, mountpoint })?;
+        let thread = match conversation.receive()? {
             FromHelper::Welcome { thread } => thread,
-            FromHelper::Refused(why) => return Err(why),
-            _ => return Err("it does not say welcome".to_owned()),
+            FromHelper::Refused(why) => return Err(ConnectError::Refused(why)),
+            _ => return Err(ConnectError::NoWelcome),
         };
-        conversation.set_patience(HELPER_WAIT, None).map_err(words)?;
+        conversation.set_patience(HELPER_WAIT, None)?;
         let helper = Helper { conversation: Arc::new(conversation), thread };
         self.state.lock().helper = Some(helper.clone());
         let (guard, listening) = (self.this.clone(), helper.clone());
@@ -398,7 +445,7 @@ impl Guard {
                 guard.state.lock().drop_dead_helper();
             }
         };
-        std::thread::Builder::new().name("callers".to_owned()).spawn(listen).map_err(words)?;
+        std::thread::Builder::new().name("callers".to_owned()).spawn(listen)?;
         tracing::info!(mountpoint = %self.settings.mountpoint.display(), "programs are identified");
         Ok(helper)
     }

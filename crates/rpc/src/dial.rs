@@ -153,8 +153,8 @@ impl Dialer<'_> {
                 None => unreachable(&error),
             }
         })?;
-        let server_key =
-            tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
+        let server_key = tls::peer_key(stream.get_ref().1)
+            .map_err(|why| wrong(WrongServer::NotHoldfast(why.to_string())))?;
 
         self.check_key(&name, &server_key)?;
         self.introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key).await

@@ -27,6 +27,7 @@ mod estimate;
 mod flow;
 mod frame;
 mod gauge;
+mod handshake_error;
 #[cfg(test)]
 mod hostile;
 mod link;

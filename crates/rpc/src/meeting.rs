@@ -9,6 +9,7 @@
 //!
 //! The caller checks whether the peer's key is a member's.
 
+use crate::handshake_error::PeerKeyError;
 use crate::tls;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey};
 use holdfast_protocol::peers::{KNOCK_BYTES, SALT_BYTES, is_knock, knock};
@@ -75,6 +76,7 @@ pub async fn meet(
 ) -> Result<(PublicKey, Box<dyn PeerStream>), MeetingError> {
     let Invitation { key, file_system, role } = invitation;
     let failed = |error: io::Error| MeetingError::Handshake(error.to_string());
+    let strange = |error: PeerKeyError| MeetingError::Handshake(error.to_string());
     match role {
         MeetingRole::Accepting => {
             let mut knocked = [0; KNOCK_BYTES];
@@ -85,7 +87,7 @@ pub async fn meet(
             }
             let acceptor = TlsAcceptor::from(tls::accepting(key, ALPN));
             let stream = acceptor.accept(tcp).await.map_err(failed)?;
-            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(MeetingError::Handshake)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(strange)?;
             Ok((peer, Box::new(stream)))
         }
         MeetingRole::Connecting(expected) => {
@@ -94,7 +96,7 @@ pub async fn meet(
             tcp.write_all(&knock(&file_system, &expected.file_system_id(), salt)).await?;
             let connector = TlsConnector::from(tls::connecting(key, expected, ALPN));
             let stream = connector.connect(tls::server_name(), tcp).await.map_err(failed)?;
-            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(MeetingError::Handshake)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(strange)?;
             Ok((peer, Box::new(stream)))
         }
     }

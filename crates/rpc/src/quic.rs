@@ -6,6 +6,7 @@
 //! address first).
 
 use crate::flow::{Flow, Gauge, Pipe};
+use crate::handshake_error::PeerKeyError;
 use crate::socket::CountedStream;
 use crate::sockets::Sockets;
 use crate::tls;
@@ -75,14 +76,14 @@ pub(crate) fn client_config(config: Arc<rustls::ClientConfig>) -> ClientConfig {
 }
 
 /// The peer's key after the handshake, or what is missing.
-pub(crate) fn peer_key(connection: &Connection) -> Result<PublicKey, String> {
+pub(crate) fn peer_key(connection: &Connection) -> Result<PublicKey, PeerKeyError> {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     if data.and_then(|data| data.protocol).as_deref() != Some(tls::ALPN) {
-        return Err("it does not speak holdfast/1".to_owned());
+        return Err(PeerKeyError::OtherProtocol(String::from_utf8_lossy(tls::ALPN).into_owned()));
     }
     let shown = connection.peer_identity().and_then(|chain| chain.downcast::<Vec<CertificateDer>>().ok());
     let key = shown.and_then(|chain| tls::key_of(chain.first()?));
-    key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
+    key.ok_or(PeerKeyError::NoKey)
 }
 
 /// A stream as the rest of this crate knows streams.
@@ -138,7 +139,7 @@ impl Quic {
     /// A new connection to a server and a stream of it.
     pub(crate) async fn open(&self, address: SocketAddr) -> Result<(Pipe, PublicKey), StreamError> {
         let connection = self.connection(address).await?;
-        let key = peer_key(&connection).map_err(StreamError::Refused)?;
+        let key = peer_key(&connection).map_err(|error| StreamError::Refused(error.to_string()))?;
         let (send, receive) =
             connection.open_bi().await.map_err(|error| StreamError::Unreachable(error.to_string()))?;
         Ok((pipe(&connection, send, receive), key))

@@ -6,6 +6,7 @@
 //! 4.4.3), ours cover 32-byte digests, so neither is valid as the other although both use one key. (Nor are
 //! SSH's signatures with that key: they cover more than 32 bytes, and do not begin with TLS's 64 spaces.)
 
+use crate::handshake_error::PeerKeyError;
 use holdfast_crypto::{KeyHolder, PublicKey, SignError, SigningKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
@@ -142,17 +143,17 @@ pub(crate) fn server_name() -> ServerName<'static> {
 }
 
 /// The peer's key after a complete handshake, or what is missing.
-pub(crate) fn peer_key(connection: &rustls::CommonState) -> Result<PublicKey, String> {
+pub(crate) fn peer_key(connection: &rustls::CommonState) -> Result<PublicKey, PeerKeyError> {
     peer_key_of(connection, ALPN)
 }
 
 /// As [`peer_key`], for a connection with another application protocol.
-pub(crate) fn peer_key_of(connection: &rustls::CommonState, alpn: &[u8]) -> Result<PublicKey, String> {
+pub(crate) fn peer_key_of(connection: &rustls::CommonState, alpn: &[u8]) -> Result<PublicKey, PeerKeyError> {
     if connection.alpn_protocol() != Some(alpn) {
-        return Err(format!("it does not speak {}", String::from_utf8_lossy(alpn)));
+        return Err(PeerKeyError::OtherProtocol(String::from_utf8_lossy(alpn).into_owned()));
     }
     let key = connection.peer_certificates().and_then(|chain| key_of(chain.first()?));
-    key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
+    key.ok_or(PeerKeyError::NoKey)
 }
 
 /// For tests with a client that accepts any key.

@@ -3,7 +3,7 @@
 //! A server does not know what a block is for, but it makes sure that the bytes are what the address says:
 //! otherwise one member could store rubbish under an address that another member is about to need.
 
-use crate::block_store::{self, BlockStore};
+use crate::block_store::{self, BlockStore, stored_bytes};
 use crate::refusal::{RequestError, refuse};
 use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
@@ -44,11 +44,6 @@ pub(crate) fn check(
 /// Checks blocks that ride along with an operation.
 pub(crate) fn check_attached(given: Vec<AddressedBlock>) -> Result<Vec<(Digest, StoredBlock)>, RequestError> {
     check(given, ATTACHED_BYTES_MAX)
-}
-
-/// About how many bytes a block takes in a message.
-pub(crate) fn stored_bytes(block: &StoredBlock) -> usize {
-    block.body.len() + block.references.len() * 32 + 64
 }
 
 /// Blocks for a reply.

@@ -1,8 +1,20 @@
 //! What an operator decides.
 
+use holdfast_checkpoint::note::VerifierKey;
+use holdfast_protocol::history::Retention;
+use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// A witness: its URL and the key that verifies its cosignatures.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WitnessAddress {
+    /// The submission prefix of its URL.
+    pub url: String,
+    /// The key that verifies its cosignatures.
+    pub key: VerifierKey,
+}
 
 /// Who may create file systems on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,6 +28,35 @@ pub enum CreatePolicy {
     Anyone,
     /// No client.
     Nobody,
+}
+
+/// The settings of a [`crate::ServerCore`].
+#[derive(Clone, Debug)]
+pub struct CoreSettings {
+    /// Who may create file systems.
+    pub create: CreatePolicy,
+    /// How long an operation may stay pending.
+    pub abort_after: Duration,
+    /// Ordering records after which a checkpoint is due.
+    pub checkpoint_records: u64,
+    /// The settings of the log store.
+    pub store: StoreConfig,
+    /// The limits on parcels.
+    pub parcels: crate::ParcelSettings,
+    /// File that exists while clients may hold locks; `None`: no such file is written.
+    pub locks_note: Option<PathBuf>,
+    /// How long leases last; zero for none.
+    pub lease_term: Duration,
+    /// File that says which sessions may hold leases; `None`: no such file is written.
+    pub leases_note: Option<PathBuf>,
+    /// The retention of past states.
+    pub history: Retention,
+    /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
+    pub user_quota: Option<u64>,
+    /// The storage was put back from a backup: every file system waits for its superuser to declare that.
+    pub is_restored: bool,
+    /// File that says which file systems wait.
+    pub restored_note: Option<PathBuf>,
 }
 
 /// The settings of a server.
@@ -46,7 +87,7 @@ pub struct ServerConfig {
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
     /// The retention of past states.
-    pub history: holdfast_protocol::history::Retention,
+    pub history: Retention,
     /// How many bytes each user of each file system may be charged for; `None`: as many as the superuser says.
     pub user_quota: Option<u64>,
     /// The data directory was put back from a backup: nothing is served until the superusers declare that.
@@ -54,7 +95,7 @@ pub struct ServerConfig {
     /// The limits on parcels.
     pub parcels: crate::ParcelSettings,
     /// The witnesses that co-sign heads of the log of updates.
-    pub witnesses: Vec<crate::witnessing::WitnessAddress>,
+    pub witnesses: Vec<WitnessAddress>,
     /// How often the witnesses are asked.
     pub witness_every: Duration,
     /// The block server or bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in
@@ -88,7 +129,7 @@ impl ServerConfig {
             abort_after: Duration::from_secs(10),
             lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
-            history: holdfast_protocol::history::Retention::default(),
+            history: Retention::default(),
             user_quota: None,
             is_restored: false,
             parcels: crate::ParcelSettings::default(),

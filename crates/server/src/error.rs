@@ -1,9 +1,13 @@
 //! Why a server cannot start or go on.
 
+use crate::block_store::BlocksOpenError;
 use crate::order::OrderError;
 use crate::tree::TreeError;
+use holdfast_checkpoint::note::VerifierKey;
 use holdfast_crypto::{Digest, keyfile::KeyFileError};
+use holdfast_etcd::{AccessError, EtcdError};
 use holdfast_store::StoreError;
+use holdfast_witness::WitnessError;
 use std::path::{Path, PathBuf};
 
 /// Why a server did not start.
@@ -56,11 +60,11 @@ pub enum OpenError {
         error: OrderError,
     },
     /// The configured place of the order cannot be used.
-    #[error("{0}")]
-    State(String),
+    #[error(transparent)]
+    State(#[from] OrderLocationError),
     /// The block server is not reached, or does not serve this server.
-    #[error("{0}")]
-    BlockStore(String),
+    #[error(transparent)]
+    BlockStore(#[from] BlocksOpenError),
     /// Operator: the data directory has blocks of its own.
     #[error(
         "{path} has its blocks itself; --blocks is for a new data directory; `holdfast server convert` makes one of it (docs/growing.md)",
@@ -92,6 +96,55 @@ pub enum OpenError {
         /// The system's error.
         error: std::io::Error,
     },
+}
+
+/// Why an order cannot be where it is configured to be.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderLocationError {
+    /// Operator: the task is not for a server with its order in etcd.
+    #[error(
+        "the order of {data} is in {place}: this is for a server that runs, or for one with the order in its own data directory",
+        data = .data.display()
+    )]
+    Elsewhere {
+        /// The data directory.
+        data: PathBuf,
+        /// Where the order is.
+        place: String,
+    },
+    /// Operator: other servers would not find the blocks.
+    #[error(
+        "an order that other servers find is of use only with blocks that they find too: --blocks is needed with --order \
+         (docs/growing.md)"
+    )]
+    BlocksHere,
+    /// Operator: several servers cannot write to one bucket.
+    #[error(
+        "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a block \
+         server, which may have them in the bucket (`holdfast server blocks --blocks s3://...`, docs/growing.md)"
+    )]
+    BlocksInBucket,
+    /// Operator: there is an order in the data directory already.
+    #[error(
+        "{} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes \
+         of it (docs/growing.md)",
+        .0.display()
+    )]
+    OrderHere(PathBuf),
+    /// Operator: it is not said how others reach this server.
+    #[error(
+        "it listens on all addresses: --advertise HOST:PORT says which of them clients and other servers use"
+    )]
+    NoAddress,
+    /// The address of etcd, or the file with the log-in, cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// etcd is away, or refuses.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    /// The system: no thread that would keep the lease.
+    #[error(transparent)]
+    Thread(std::io::Error),
 }
 
 impl OpenError {
@@ -127,11 +180,25 @@ pub enum RunError {
     Storage(String),
     /// Operator: a witness cannot be asked as it was given.
     #[error("a witness cannot be asked: {0}")]
-    Witness(String),
+    Witness(#[from] WitnessSettingsError),
     /// The system: its front end cannot be shut in.
     #[error("the server's front end cannot be started: {0}")]
     Sandbox(holdfast_components::ComponentError),
     /// The system: no reactor, listener or thread.
     #[error("the server cannot run: {0}")]
     System(#[from] std::io::Error),
+}
+
+/// Why a witness cannot be asked as it was given.
+#[derive(Debug, thiserror::Error)]
+pub enum WitnessSettingsError {
+    /// There are too many.
+    #[error("at most {0} witnesses can be asked")]
+    TooMany(usize),
+    /// The key is not one that signs heads of others.
+    #[error("{0} is the key of a log, not of a witness")]
+    KeyOfLog(VerifierKey),
+    /// Its URL or key cannot be used.
+    #[error(transparent)]
+    Client(#[from] WitnessError),
 }

@@ -13,9 +13,9 @@
 //! - the file is written anew, under another name first, when most of it is about what is gone, and after anything in it
 //!   turned out not to count; so its length follows what is kept.
 
+use crate::clock::Clock;
 use crate::error::OpenError;
 use crate::order::OrderError;
-use crate::server_core::Clock;
 use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
 use holdfast_log::{Storage, StorageFile, SyncSite};
 use holdfast_protocol::history::{Archive, HistoryRecord, Retention};

@@ -10,6 +10,7 @@
 mod backup;
 mod block_store;
 mod blocks;
+mod clock;
 mod config;
 pub mod control;
 #[cfg(feature = "convert")]
@@ -18,14 +19,15 @@ mod data;
 mod error;
 mod file_system;
 mod history_file;
-mod holds;
 mod maintenance;
 mod moved;
+mod notes;
 mod order;
 mod parcels;
 pub mod privsep;
 pub mod rebuild;
 mod refusal;
+mod resources;
 mod restored;
 mod server;
 mod server_core;
@@ -39,20 +41,22 @@ pub mod witnessing;
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
     BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlockStoreStatus,
-    BlocksLocation, BucketAddress, BucketSettings, BucketStatus, Candidate, LocalBlocks, RemoteBlocks,
-    RemoteBlocksSettings, blocks_elsewhere, bucket_address,
+    BlocksLocation, BlocksOpenError, BucketAddress, BucketSettings, BucketStatus, Candidate, ElectionError,
+    LocalBlocks, LocationError, RemoteBlocks, RemoteBlocksSettings, ServedStoreError, blocks_elsewhere,
+    bucket_address,
 };
-pub use config::{CreatePolicy, ServerConfig};
+pub use clock::Clock;
+pub use config::{CoreSettings, CreatePolicy, ServerConfig};
 #[cfg(feature = "convert")]
 pub use convert::{
     BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
     convert,
 };
-pub use error::{OpenError, RunError};
+pub use error::{OpenError, OrderLocationError, RunError, WitnessSettingsError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;
 pub use parcels::ParcelSettings;
 pub use server::{Server, server_key_in, until_signalled};
-pub use server_core::{AllowedSuperusers, Caller, Clock, CoreSettings, GreetingReply, ServerCore};
+pub use server_core::{AllowedSuperusers, Caller, GreetingReply, ServerCore};
 pub use service::{Driver, SessionState};
 pub use tree::TreeError;

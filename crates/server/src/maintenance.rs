@@ -1,9 +1,7 @@
 //! Work in the background: checkpoints of the order, garbage collection, scrubbing.
 
-use crate::block_store::summary_of;
-use crate::control::ScrubSummary;
-use crate::order::ActiveStatus;
-use crate::refusal::RequestError;
+use crate::block_store::{BlockStoreError, ScrubSummary, summary_of};
+use crate::file_system::FileSystem;
 use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::ServerError;
@@ -15,9 +13,9 @@ use std::time::Duration;
 pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval: Option<Duration>) {
     let checkpoints = async {
         loop {
-            core.counters.checkpoints_due.notified().await;
+            core.resources.counters.checkpoints_due.notified().await;
             let core = core.clone();
-            let _ = tokio::task::spawn_blocking(move || due_checkpoints(&core)).await;
+            let _ = tokio::task::spawn_blocking(move || core.checkpoint_if_due()).await;
         }
     };
     let collections = async {
@@ -26,7 +24,7 @@ pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval:
             tokio::time::sleep(interval).await;
             let core = core.clone();
             let _ = tokio::task::spawn_blocking(move || {
-                for (file_system, result) in collect(&core, gc_window) {
+                for (file_system, result) in core.collect(gc_window) {
                     match result {
                         Ok(report) => tracing::info!(
                             %file_system,
@@ -37,8 +35,8 @@ pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval:
                             freed_bytes = report.freed_bytes(),
                             "collected garbage"
                         ),
-                        Err(why) => {
-                            tracing::error!(%file_system, why, "garbage collection failed; nothing live was dropped");
+                        Err(error) => {
+                            tracing::error!(%file_system, %error, "garbage collection failed; nothing live was dropped");
                         }
                     }
                 }
@@ -49,85 +47,53 @@ pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval:
     tokio::join!(checkpoints, collections);
 }
 
-/// Writes the checkpoints that are due.
-pub(crate) fn due_checkpoints(core: &ServerCore) {
-    for file_system in core.file_systems() {
-        if file_system.checkpoint_due(core.checkpoint_records()) {
-            checkpoint(core, &file_system);
-        }
+impl ServerCore {
+    /// Writes checkpoints of the order where enough has happened since the last; done in the background by
+    /// [`crate::Server`].
+    pub fn checkpoint_if_due(&self) {
+        let all = self.file_systems();
+        all.iter().filter(|file_system| file_system.is_checkpoint_due()).for_each(|one| one.checkpoint());
     }
-}
 
-pub(crate) fn checkpoint(core: &ServerCore, file_system: &crate::file_system::FileSystem) {
-    let result = file_system.checkpoint().and_then(|()| core.commit(file_system));
-    match result {
-        Ok(()) => tracing::debug!(file_system = %file_system.id, "checkpoint of the order"),
-        Err(refused) => {
-            let error = refused.into_error();
-            tracing::warn!(file_system = %file_system.id, %error, "no checkpoint; the log keeps everything");
-        }
+    /// Checkpoints at an orderly end.
+    pub(crate) fn final_checkpoints(&self) {
+        let all = self.file_systems();
+        all.iter().filter(|file_system| file_system.has_uncheckpointed()).for_each(|one| one.checkpoint());
     }
-}
 
-/// Checkpoints at an orderly end.
-pub(crate) fn final_checkpoints(core: &ServerCore) {
-    for file_system in core.file_systems() {
-        if file_system.checkpoint_due(1) {
-            checkpoint(core, &file_system);
+    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
+    /// stored within the store's own window. [`crate::Server`] calls it in the background.
+    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, ServerError>)> {
+        let window_ns = i64::try_from(window.as_nanos()).unwrap_or(i64::MAX);
+        let collect_one = |file_system: Arc<FileSystem>| {
+            let result = file_system.collect(window_ns);
+            (file_system.id, result.map_err(|refused| refused.into_error()))
+        };
+        let collected = self.file_systems().into_iter().map(collect_one).collect();
+        // With the blocks elsewhere, the collection of blocks does not free the records of the order that checkpoints have
+        // replaced.
+        let resources = &self.resources;
+        if resources.has_separate_blocks
+            && let Err(error) = resources.store.compact(resources.clock.wall_ns())
+        {
+            tracing::error!(%error, "the log of the order was not compacted; nothing is lost");
         }
+        collected
     }
-}
 
-/// Collects the garbage of every file system.
-pub(crate) fn collect(
-    core: &ServerCore,
-    gc_window: Duration,
-) -> Vec<(Digest, Result<CollectReport, String>)> {
-    let window_ns = i64::try_from(gc_window.as_nanos()).unwrap_or(i64::MAX);
-    let collect_one = |file_system: &crate::file_system::FileSystem| -> Result<CollectReport, RequestError> {
-        // What is saved of past states must not be ahead of the log.
-        core.commit(file_system)?;
-        // Only the active server knows everything that is in use, so only it may collect.
-        if file_system.active_status() != ActiveStatus::Active {
-            return Err(ServerError::Elsewhere(None).into());
+    /// Reads everything and reports what is damaged.
+    pub(crate) fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
+        let blocks = self.resources.blocks.scrub(progress)?;
+        if !self.resources.has_separate_blocks {
+            return Ok(blocks);
         }
-        let now_ns = core.clock.wall_ns();
-        let roots = file_system.roots(now_ns, window_ns)?;
-        // The heads noted must be durable before what they replace can go.
-        core.commit(file_system)?;
-        let short = file_system.near_limits(core)?;
-        Ok(core.blocks.collect(file_system.id, &roots, &short, now_ns)?)
-    };
-    let collected = core
-        .file_systems()
-        .iter()
-        .map(|file_system| {
-            let result = collect_one(file_system);
-            (file_system.id, result.map_err(|refused| refused.into_error().to_string()))
+        let order = self.resources.store.scrub(progress)?;
+        let order = summary_of(&order);
+        Ok(ScrubSummary {
+            records: order.records + blocks.records,
+            bytes: order.bytes + blocks.bytes,
+            bad: order.bad.into_iter().chain(blocks.bad).collect(),
+            bad_count: order.bad_count + blocks.bad_count,
         })
-        .collect();
-    // With the blocks elsewhere, the collection of blocks does not free the records of the order that checkpoints have
-    // replaced.
-    if core.has_separate_blocks()
-        && let Err(error) = core.store.compact(core.clock.wall_ns())
-    {
-        tracing::error!(%error, "the log of the order was not compacted; nothing is lost");
     }
-    collected
-}
-
-/// Reads everything and reports what is damaged.
-pub(crate) fn scrub(core: &ServerCore, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, String> {
-    let blocks = core.blocks.scrub(progress).map_err(|error| error.to_string())?;
-    if !core.has_separate_blocks() {
-        return Ok(blocks);
-    }
-    let order = core.store.scrub(progress).map_err(|error| error.to_string())?;
-    let order = summary_of(&order);
-    Ok(ScrubSummary {
-        records: order.records + blocks.records,
-        bytes: order.bytes + blocks.bytes,
-        bad: order.bad.into_iter().chain(blocks.bad).collect(),
-        bad_count: order.bad_count + blocks.bad_count,
-    })
 }

@@ -6,10 +6,9 @@
 //! - before a base is read or a buffer made, the request has been weighed ([`weight`]), so that all of them together
 //!   stay within a budget.
 
-use crate::block_store::{BlockStore, sound};
-use crate::blocks::{check_count, stored_bytes};
+use crate::block_store::{BlockStore, sound, stored_bytes};
+use crate::blocks::check_count;
 use crate::refusal::{RequestError, refuse};
-use crate::server_core::ServerCore;
 use holdfast_content::{
     BODY_BYTES_MAX, Base, BaseError, Block, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX,
     PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, StoredBlock, parcel_bytes,
@@ -317,13 +316,13 @@ fn prefix_of<'a>(
 
 /// Answers a `RetrieveParcel`.
 pub(crate) fn retrieve(
-    core: &ServerCore,
+    store: &dyn BlockStore,
+    limits: &ParcelLimits,
     file_system: Digest,
     wanted: &[Digest],
     bases: &[Base],
     level: i8,
 ) -> Result<Response, RequestError> {
-    let store = &*core.blocks;
     check_count(wanted.len())?;
     Base::check(bases).map_err(bad)?;
     if wanted.is_empty() {
@@ -360,7 +359,7 @@ pub(crate) fn retrieve(
     if prefix.bases().len() == Base::count(bases) {
         prefix = prefix.named(bases.to_vec());
     }
-    let (level, _packing) = core.parcels.level(level);
+    let (level, _packing) = limits.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
     if let Some(place) = places.get(packed) {
         covered = *place;
@@ -370,17 +369,23 @@ pub(crate) fn retrieve(
     Ok(Response::Parcel { parcel, covered: covered as u32, missing })
 }
 
+/// The fields of a `RetrieveTree`.
+pub(crate) struct TreeRequest<'a> {
+    pub(crate) root: Digest,
+    pub(crate) have: &'a [Digest],
+    pub(crate) data: TreeData,
+    pub(crate) bytes_max: u32,
+    pub(crate) level: i8,
+}
+
 /// Answers a `RetrieveTree`.
 pub(crate) fn retrieve_tree(
-    core: &ServerCore,
+    store: &dyn BlockStore,
+    limits: &ParcelLimits,
     file_system: Digest,
-    root: Digest,
-    have: &[Digest],
-    data: TreeData,
-    bytes_max: u32,
-    level: i8,
+    request: TreeRequest<'_>,
 ) -> Result<Response, RequestError> {
-    let store = &*core.blocks;
+    let TreeRequest { root, have, data, bytes_max, level } = request;
     if have.len() > TREE_HAVE_MAX {
         return refuse(format!("{} trees to do without; at most {TREE_HAVE_MAX}", have.len()));
     }
@@ -437,7 +442,7 @@ pub(crate) fn retrieve_tree(
     let names = Base::name(prefix.bases(), |address| had.place(address));
     let prefix = prefix.named(names);
     let taken = gathered.blocks.len();
-    let (level, _packing) = core.parcels.level(level);
+    let (level, _packing) = limits.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
     Ok(Response::Tree { parcel, complete: complete && packed == taken })
 }

@@ -106,10 +106,10 @@ impl RebuildTarget {
     /// # Errors
     /// The storage failed.
     pub fn present(&self) -> Result<Option<FileSystemState>, RebuildError> {
-        let Some(found) = self.core.file_systems().into_iter().find(|one| one.id == self.file_system) else {
+        let Some(found) = self.core.file_system(&self.file_system) else {
             return Ok(None);
         };
-        let (sequencer, server_keys) = found.order(&self.core)?;
+        let (sequencer, server_keys) = found.order()?;
         Ok(Some(FileSystemState {
             superuser: sequencer.superuser(),
             view: sequencer.look().view,
@@ -124,15 +124,15 @@ impl RebuildTarget {
     /// # Errors
     /// The storage failed.
     pub fn offer_nodes(&self, known: &mut KnownNodes) -> Result<(), RebuildError> {
-        match self.core.file_systems().into_iter().find(|one| one.id == self.file_system) {
-            Some(found) => Ok(found.offer_nodes(&self.core, known)?),
+        match self.core.file_system(&self.file_system) {
+            Some(found) => Ok(found.offer_nodes(known)?),
             None => Ok(()),
         }
     }
 
     /// A block that is there already; one that is damaged counts as absent.
     pub fn block(&self, address: Digest) -> Option<StoredBlock> {
-        block_store::load_one(&*self.core.blocks, self.file_system, address).ok().flatten()
+        block_store::load_one(&*self.core.resources.blocks, self.file_system, address).ok().flatten()
     }
 
     /// Keeps blocks whose addresses have been checked, durably with the next [`RebuildTarget::flush`]. They are charged to the
@@ -141,7 +141,7 @@ impl RebuildTarget {
     /// # Errors
     /// The storage failed, or is full.
     pub fn store(&self, blocks: Vec<(Digest, StoredBlock)>) -> Result<(), RebuildError> {
-        Ok(self.core.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
+        Ok(self.core.resources.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
     }
 
     /// Makes durable what was stored.
@@ -149,7 +149,7 @@ impl RebuildTarget {
     /// # Errors
     /// The storage failed.
     pub fn flush(&self) -> Result<(), RebuildError> {
-        Ok(self.core.commit_all()?)
+        Ok(self.core.resources.sync_stores()?)
     }
 
     /// The last step: makes this the order of the file system, durably. The directory is ready for a server.

@@ -1,16 +1,18 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
 use crate::block_store::{
-    self, BlockStore, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks, RemoteBlocksSettings,
+    self, BlockStore, BlocksLocation, BlocksOpenError, BucketSettings, LocalBlocks, RemoteBlocks,
+    RemoteBlocksSettings,
 };
-use crate::config::ServerConfig;
+use crate::clock::Clock;
+use crate::config::{CoreSettings, ServerConfig};
 use crate::control;
 use crate::data::DataDirectory;
-use crate::error::{OpenError, RunError};
+use crate::error::{OpenError, OrderLocationError, RunError};
 use crate::maintenance;
 use crate::order::etcd::Cluster;
 use crate::privsep::{self, FrontEndProcess};
-use crate::server_core::{Clock, CoreSettings, ServerCore};
+use crate::server_core::ServerCore;
 use crate::service::Driver;
 use crate::standby::StandbyThreads;
 use crate::witnessing::WitnessPoller;
@@ -83,57 +85,37 @@ pub(crate) fn open_host(
     config: &ServerConfig,
 ) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
     if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
-        let why = format!(
-            "the order of {} is in {place}: this is for a server that runs, or for one with the order in its own data directory",
-            config.data.display()
-        );
-        return Err(OpenError::State(why));
+        return Err(OrderLocationError::Elsewhere { data: config.data.clone(), place }.into());
     }
     open_host_on(config, &|storage| Arc::new(storage))
 }
 
 /// Makes the host one among several, if the order is to be, or was last time, where others find it.
 fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> Result<(), OpenError> {
-    let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
     let noted = data.order_elsewhere()?;
     let (access, login): (Access, _) = match (&config.state, noted) {
         (Some(access), _) => (access.clone(), config.state_login.clone()),
         (None, Some((place, login))) => {
-            (place.parse().map_err(|error| failed(&error))?, config.state_login.clone().or(login))
+            (place.parse().map_err(OrderLocationError::Access)?, config.state_login.clone().or(login))
         }
         (None, None) => return Ok(()),
     };
-    if !core.has_separate_blocks() {
-        return Err(OpenError::State(
-            "an order that other servers find is of use only with blocks that they find too: --blocks is needed with \
-             --order (docs/growing.md)"
-                .to_owned(),
-        ));
+    if !core.resources.has_separate_blocks {
+        return Err(OrderLocationError::BlocksHere.into());
     }
-    if core.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
-        return Err(OpenError::State(
-            "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
-             block server, which may have them in the bucket (`holdfast server blocks --blocks s3://...`, docs/growing.md)"
-                .to_owned(),
-        ));
+    if core.resources.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
+        return Err(OrderLocationError::BlocksInBucket.into());
     }
     if !core.file_systems().is_empty() || !core.damaged().is_empty() {
-        let path = data.path().display();
-        return Err(OpenError::State(format!(
-            "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/growing.md)"
-        )));
+        return Err(OrderLocationError::OrderHere(data.path().to_owned()).into());
     }
     let address = match &config.advertise {
         Some(address) => address.clone(),
-        None if config.listen.ip().is_unspecified() => {
-            let why = "it listens on all addresses: --advertise HOST:PORT says which of them clients and other servers use";
-            return Err(OpenError::State(why.to_owned()));
-        }
+        None if config.listen.ip().is_unspecified() => return Err(OrderLocationError::NoAddress.into()),
         None => config.listen.to_string(),
     };
     let cluster = cluster_at(&access, login.as_deref(), &address, STATE_PATIENCE)?;
-    let moved = cluster.moved().map_err(|error| failed(&error))?;
-    if let Some(moved) = moved {
+    if let Some(moved) = cluster.moved().map_err(OrderLocationError::Etcd)? {
         cluster.leave();
         return Err(OpenError::Converted(crate::moved::moved_from(&access, &moved)));
     }
@@ -149,18 +131,17 @@ pub(crate) fn cluster_at(
     login: Option<&std::path::Path>,
     address: &str,
     patience: Duration,
-) -> Result<Cluster, OpenError> {
+) -> Result<Cluster, OrderLocationError> {
     let start = Instant::now();
-    let join = || {
-        let gateway = Gateway::new(access, login).map_err(|error| (false, error.to_string()))?;
-        Cluster::join(Box::new(gateway), &access.prefix, address.to_owned())
-            .map_err(|error| (matches!(error, EtcdError::Away(_)), error.to_string()))
+    let join = || -> Result<Cluster, OrderLocationError> {
+        let gateway = Gateway::new(access, login)?;
+        Ok(Cluster::join(Box::new(gateway), &access.prefix, address.to_owned())?)
     };
+    let is_away = |error: &OrderLocationError| matches!(error, OrderLocationError::Etcd(EtcdError::Away(_)));
     join.retry(ConstantBuilder::new().with_delay(Duration::from_millis(500)).without_max_times())
-        .when(|(is_away, _)| *is_away && start.elapsed() < patience)
-        .notify(|(_, why), _| tracing::warn!(error = %why, "waiting for it"))
+        .when(|error| is_away(error) && start.elapsed() < patience)
+        .notify(|error, _| tracing::warn!(%error, "waiting for it"))
         .call()
-        .map_err(|(_, why)| OpenError::State(why))
 }
 
 fn open_host_on(
@@ -169,7 +150,7 @@ fn open_host_on(
 ) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
     let (mut core, data, key) = open_bare(config, layer)?;
     join(config, &data, &mut core)?;
-    data.hold_ballast(core.storage().free_bytes());
+    data.hold_ballast(core.resources.storage.free_bytes());
     Ok((Arc::new(core), data, key))
 }
 
@@ -247,10 +228,7 @@ fn separate_blocks(
     if let Some(was) = block_store::blocks_elsewhere(data.path()) {
         let was_bucket = was.starts_with("s3:");
         if was_bucket && server.is_some() || !was_bucket && bucket.is_some() {
-            return Err(OpenError::BlockStore(format!(
-                "the blocks of {} are at {was}; another kind of place is for a new data directory",
-                data.path().display()
-            )));
+            return Err(BlocksOpenError::OtherKind { data: data.path().to_owned(), place: was }.into());
         }
     }
     let (path, anew) = (data.path(), config.blocks_anew);
@@ -266,7 +244,7 @@ fn separate_blocks(
         return Ok(Some(Arc::new(blocks)));
     }
     let settings = RemoteBlocksSettings { address: server, data: path, key: key.clone(), anew };
-    let remote = RemoteBlocks::open(settings).map_err(OpenError::BlockStore)?;
+    let remote = RemoteBlocks::open(settings)?;
     Ok(remote.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
 }
 
@@ -406,7 +384,7 @@ impl Server {
         let result = runtime.block_on(self.serve(service, transport, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
-            maintenance::final_checkpoints(&self.core);
+            self.core.final_checkpoints();
             self.core.settle_locks();
             self.core.settle_leases();
         }

@@ -16,105 +16,57 @@ mod member;
 
 use crate::block_store::{BlockStore, LocalBlocks};
 use crate::blocks;
-use crate::config::CreatePolicy;
+use crate::clock::Clock;
+use crate::config::{CoreSettings, CreatePolicy};
 use crate::error::OpenError;
-use crate::file_system::{Claim, FileSystem, InheritedState, LeasesNote, LocksNote};
-use crate::history_file::HistoryRetention;
-use crate::maintenance;
+use crate::file_system::{Author, Claim, FileSystem, InheritedState};
+use crate::notes::{LeasesNote, LocksNote, NotedSession};
 use crate::order::etcd::Cluster;
-use crate::order::{Embedded, Order, OrderError};
-use crate::parcels::{ParcelLimits, ParcelSettings};
+use crate::parcels::ParcelLimits;
 use crate::refusal::{RequestError, refuse};
+use crate::resources::Resources;
 use crate::restored::UndeclaredRestores;
 use crate::statistics::Counters;
-use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::history::Retention;
+use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::message::{
     AddressedBlock, PROTOCOL_VERSIONS, Request, Response, ServerError, ServerKeys, Welcome,
 };
 use holdfast_protocol::packed::Difference;
+use holdfast_protocol::rebuild::Nodes;
+use holdfast_protocol::sequencer::Sequencer;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::Throttle;
-use holdfast_store::{Allowance, CollectReport, StoreConfig};
+use holdfast_store::LogStore;
 use member::MemberRequest;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tracing::trace_span;
 
 /// Most file systems of one server.
 const FILE_SYSTEMS_MAX: usize = 1024;
 
-/// The wall clock and a monotonic clock.
-pub trait Clock: Send + Sync {
-    /// Nanoseconds since 1970.
-    fn wall_ns(&self) -> i64;
-    /// Milliseconds since some moment; never goes back.
-    fn monotonic_ms(&self) -> u64;
-}
-
-/// The settings of a [`ServerCore`].
-#[derive(Clone, Debug)]
-pub struct CoreSettings {
-    /// Who may create file systems.
-    pub create: CreatePolicy,
-    /// How long an operation may stay pending.
-    pub abort_after: Duration,
-    /// Ordering records after which a checkpoint is due.
-    pub checkpoint_records: u64,
-    /// The settings of the log store.
-    pub store: StoreConfig,
-    /// The limits on parcels.
-    pub parcels: ParcelSettings,
-    /// File that exists while clients may hold locks; `None`: no such file is written.
-    pub locks_note: Option<PathBuf>,
-    /// How long leases last; zero for none.
-    pub lease_term: Duration,
-    /// File that says which sessions may hold leases; `None`: no such file is written.
-    pub leases_note: Option<PathBuf>,
-    /// The retention of past states.
-    pub history: Retention,
-    /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
-    pub user_quota: Option<u64>,
-    /// The storage was put back from a backup: every file system waits for its superuser to declare that.
-    pub is_restored: bool,
-    /// File that says which file systems wait.
-    pub restored_note: Option<PathBuf>,
-}
-
 /// Whether the operator lists a key as one that may create file systems.
 pub type AllowedSuperusers = Box<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 
-/// A server without its sockets: it holds the stores and the file systems, and answers decoded requests.
+/// A server without its sockets: it owns the file systems, and answers decoded requests.
 pub struct ServerCore {
-    /// The log in the data directory: orders, signed blocks, and, unless they are elsewhere, blocks.
-    pub(crate) store: holdfast_store::LogStore,
-    pub(crate) blocks: Arc<dyn BlockStore>,
-    /// Whether `blocks` is another log than `store`.
-    separate_blocks: bool,
-    storage: Arc<dyn Storage>,
-    key: SigningKey,
-    pub(crate) settings: CoreSettings,
+    /// What the file systems have in common.
+    pub(crate) resources: Arc<Resources>,
     allowed: AllowedSuperusers,
-    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
     /// File systems whose order is damaged, and how: serving them would roll them back.
     pub(crate) damaged: RwLock<BTreeMap<Digest, String>>,
     /// The servers that share the order, if it is in etcd.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) creating: Mutex<()>,
-    pub(crate) locks_note: LocksNote,
-    pub(crate) leases_note: LeasesNote,
-    failure: watch::Sender<Option<String>>,
-    pub(crate) counters: Counters,
-    pub(crate) parcels: ParcelLimits,
+    leases_note: LeasesNote,
     refusals: Throttle,
     pub(crate) awaiting: UndeclaredRestores,
 }
@@ -185,21 +137,30 @@ impl ServerCore {
         clock: Arc<dyn Clock>,
         blocks: Option<Arc<dyn BlockStore>>,
     ) -> Result<ServerCore, OpenError> {
-        let store = holdfast_store::LogStore::open(storage.clone(), settings.store.clone())?;
-        let separate_blocks = blocks.is_some();
-        let blocks = blocks.unwrap_or_else(|| Arc::new(LocalBlocks::new(store.clone())));
+        let store = LogStore::open(storage.clone(), settings.store.clone())?;
+        let leases_note =
+            LeasesNote::at(settings.leases_note.clone(), settings.lease_term.as_millis() as u64);
+        let resources = Arc::new(Resources {
+            has_separate_blocks: blocks.is_some(),
+            blocks: blocks.unwrap_or_else(|| Arc::new(LocalBlocks::new(store.clone()))),
+            store,
+            storage,
+            key,
+            locks_note: LocksNote::at(settings.locks_note.clone()),
+            parcels: ParcelLimits::new(settings.parcels),
+            settings,
+            clock,
+            counters: Counters::default(),
+            failure: watch::Sender::new(None),
+        });
         let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
-        let locks_note = LocksNote::at(settings.locks_note.clone());
-        let lease_ms = settings.lease_term.as_millis() as u64;
-        let leases_note = LeasesNote::at(settings.leases_note.clone(), lease_ms);
-        let keeping = HistoryRetention { retention: settings.history.clone(), clock: clock.clone() };
-        for id in store.file_systems() {
-            let (locks_held, leases) = (locks_note.is_set(), leases_note.inherited(id));
-            let first_epoch = clock.wall_ns().unsigned_abs();
-            let before =
-                InheritedState { locks_held, leases, lease_ms, keeping: keeping.clone(), first_epoch };
-            let order = Arc::new(Embedded { store: store.clone(), storage: storage.clone(), id });
-            match FileSystem::open(order, id, settings.abort_after, &*clock, before) {
+        for id in resources.store.file_systems() {
+            let before = InheritedState {
+                locks_held: resources.locks_note.is_set(),
+                leases: leases_note.inherited(id),
+                first_epoch: resources.clock.wall_ns().unsigned_abs(),
+            };
+            match FileSystem::open(resources.clone(), resources.embedded(id), id, before) {
                 Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
@@ -216,6 +177,7 @@ impl ServerCore {
                 Err(error) => return Err(error),
             }
         }
+        let settings = &resources.settings;
         let now: Vec<Digest> =
             if settings.is_restored { file_systems.keys().copied().collect() } else { Vec::new() };
         let awaiting = UndeclaredRestores::open(settings.restored_note.clone(), &now)?;
@@ -223,25 +185,15 @@ impl ServerCore {
             tracing::warn!(file_system = %id, "put back: waits until its superuser declares that (holdfast fs restored)");
         }
         Ok(ServerCore {
-            awaiting,
-            store,
-            blocks,
-            separate_blocks,
-            storage,
-            key,
-            parcels: ParcelLimits::new(settings.parcels),
-            settings,
+            resources,
             allowed,
-            clock,
             file_systems: RwLock::new(file_systems),
             damaged: RwLock::new(damaged),
             cluster: None,
             creating: Mutex::new(()),
-            locks_note,
             leases_note,
-            failure: watch::Sender::new(None),
-            counters: Counters::default(),
             refusals: Throttle::default(),
+            awaiting,
         })
     }
 
@@ -250,45 +202,9 @@ impl ServerCore {
         self.damaged.read().clone()
     }
 
-    pub(crate) fn has_separate_blocks(&self) -> bool {
-        self.separate_blocks
-    }
-
-    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
-        &self.storage
-    }
-
-    pub(crate) fn signing_key(&self) -> &SigningKey {
-        &self.key
-    }
-
     /// The server's public key.
     pub fn server_key(&self) -> PublicKey {
-        self.key.public()
-    }
-
-    /// Writes checkpoints of the order where enough has happened since the last; done in the background by
-    /// [`crate::Server`].
-    pub fn checkpoint_if_due(&self) {
-        maintenance::due_checkpoints(self);
-    }
-
-    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
-    /// stored within the store's own window. [`crate::Server`] calls it in the background.
-    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
-        maintenance::collect(self, window)
-    }
-
-    pub(crate) fn keeping(&self) -> HistoryRetention {
-        HistoryRetention { retention: self.settings.history.clone(), clock: self.clock.clone() }
-    }
-
-    pub(crate) fn user_quota(&self) -> Option<u64> {
-        self.settings.user_quota
-    }
-
-    pub(crate) fn checkpoint_records(&self) -> u64 {
-        self.settings.checkpoint_records
+        self.resources.server_key()
     }
 
     /// All file systems.
@@ -296,9 +212,14 @@ impl ServerCore {
         self.file_systems.read().values().cloned().collect()
     }
 
+    /// A file system that is served here.
+    pub(crate) fn file_system(&self, id: &Digest) -> Option<Arc<FileSystem>> {
+        self.file_systems.read().get(id).cloned()
+    }
+
     /// Becomes `Some` when the storage failed so that nothing more can be acknowledged.
     pub fn failure(&self) -> watch::Receiver<Option<String>> {
-        self.failure.subscribe()
+        self.resources.failure.subscribe()
     }
 
     /// Answers a greeting.
@@ -316,7 +237,8 @@ impl ServerCore {
         if versions.0 > versions.1 || version < versions.0.max(oldest) {
             return refused(ServerError::Version(oldest, newest));
         }
-        let abort_after_ms = u32::try_from(self.settings.abort_after.as_millis()).unwrap_or(u32::MAX);
+        let abort_after_ms =
+            u32::try_from(self.resources.settings.abort_after.as_millis()).unwrap_or(u32::MAX);
         let Some(wanted) = wanted else {
             let welcome = Welcome { version, file_system: None, device: None, abort_after_ms };
             let admitted = self.may_create(&peer, local);
@@ -325,7 +247,7 @@ impl ServerCore {
         if let Some(why) = self.damaged.read().get(&wanted) {
             return refused(ServerError::Storage(why.clone()));
         }
-        let Some(file_system) = self.file_systems.read().get(&wanted).cloned() else {
+        let Some(file_system) = self.file_system(&wanted) else {
             return refused(self.why_not_here(&wanted));
         };
         let device = file_system.device(&peer);
@@ -339,12 +261,12 @@ impl ServerCore {
 
     /// Answers any request but `Hello` and `FetchPending`.
     pub fn handle(&self, caller: &Caller, request: Request) -> Response {
-        self.counters.requests.add(1);
+        self.resources.counters.requests.add(1);
         match self.answer(caller, request) {
             Ok(response) => response,
             Err(refused) => {
-                let error = self.note(refused);
-                self.counters.refused.add(1);
+                let error = self.resources.note(refused);
+                self.resources.counters.refused.add(1);
                 if let Some(suppressed) = self.refusals.allow() {
                     tracing::info!(peer = ?caller.peer, %error, suppressed, "request refused");
                 }
@@ -356,7 +278,7 @@ impl ServerCore {
     /// Called at a clean shutdown: if no lock is held, the next start need not wait for holders.
     pub(crate) fn settle_locks(&self) {
         if !self.file_systems().iter().any(|file_system| file_system.holds_locks()) {
-            self.locks_note.clear();
+            self.resources.locks_note.clear();
         }
     }
 
@@ -365,13 +287,13 @@ impl ServerCore {
     pub(crate) async fn recall_leases(&self, patience: Duration) {
         let end = tokio::time::Instant::now() + patience;
         for file_system in self.file_systems() {
-            file_system.close_leases(self);
+            file_system.close_leases();
         }
         for file_system in self.file_systems() {
             loop {
                 let mut freed = std::pin::pin!(file_system.next_freed());
                 freed.as_mut().enable();
-                if file_system.is_unleased(self) || tokio::time::timeout_at(end, freed).await.is_err() {
+                if file_system.is_unleased() || tokio::time::timeout_at(end, freed).await.is_err() {
                     break;
                 }
             }
@@ -380,7 +302,7 @@ impl ServerCore {
 
     /// Called at the end of a clean shutdown: if no lease is held, the next start need not wait for holders.
     pub(crate) fn settle_leases(&self) {
-        if self.file_systems().iter().all(|file_system| file_system.is_unleased(self)) {
+        if self.file_systems().iter().all(|file_system| file_system.is_unleased()) {
             self.leases_note.clear();
         }
     }
@@ -392,7 +314,7 @@ impl ServerCore {
             &request
             && let Ok((file_system, device)) = self.member(caller)
             && let Some((wait_ms, claim)) =
-                file_system.obstacle(self, device, &certificate.value, lease.as_ref(), has_claim)
+                file_system.obstacle(device, &certificate.value, lease.as_ref(), has_claim)
         {
             return RequestOutcome::Waits { request: Box::new(request), wait_ms, claim };
         }
@@ -409,10 +331,10 @@ impl ServerCore {
     ) -> Option<Response> {
         match self.member(caller) {
             Ok((file_system, device)) => {
-                let recall = file_system.recall(self, device, run, epoch, acknowledged)?;
+                let recall = file_system.recall(device, run, epoch, acknowledged)?;
                 Some(Response::Recalled(Some(recall)))
             }
-            Err(refused) => Some(Response::Error(self.note(refused))),
+            Err(refused) => Some(Response::Error(self.resources.note(refused))),
         }
     }
 
@@ -421,15 +343,15 @@ impl ServerCore {
     pub(crate) fn push(&self, caller: &Caller, log_size: u64) -> Option<Response> {
         let push = || -> Result<Option<Difference>, RequestError> {
             let (file_system, device) = self.member(caller)?;
-            let pushed = file_system.push(self, device, log_size)?;
+            let pushed = file_system.push(device, log_size)?;
             if pushed.is_some() {
-                self.commit(file_system)?;
+                file_system.sync()?;
             }
             Ok(pushed)
         };
         match push() {
             Ok(pushed) => pushed.map(Response::Difference),
-            Err(refused) => Some(Response::Error(self.note(refused))),
+            Err(refused) => Some(Response::Error(self.resources.note(refused))),
         }
     }
 
@@ -437,20 +359,20 @@ impl ServerCore {
     pub fn operation_status(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
         let answer = || -> Result<Option<Response>, RequestError> {
             let (file_system, _) = self.member(caller)?;
-            let status = file_system.operation_status(self, device, number)?;
+            let status = file_system.operation_status(device, number)?;
             if status.is_some() {
-                self.commit(file_system)?;
+                file_system.sync()?;
             }
             Ok(status)
         };
         match answer() {
             Ok(status) => status,
-            Err(refused) => Some(Response::Error(self.note(refused))),
+            Err(refused) => Some(Response::Error(self.resources.note(refused))),
         }
     }
 
     fn answer(&self, caller: &Caller, request: Request) -> Result<Response, RequestError> {
-        if let Some(why) = &*self.failure.borrow() {
+        if let Some(why) = &*self.resources.failure.borrow() {
             return Err(ServerError::Storage(why.clone()).into());
         }
         match request {
@@ -465,30 +387,11 @@ impl ServerCore {
             Request::Servers if self.may_create(&caller.peer, caller.local) => Ok(self.servers()),
             other => {
                 let (file_system, device) = self.member(caller)?;
-                MemberRequest { core: self, caller, file_system, device, now_ns: self.clock.wall_ns() }
-                    .answer(other)
+                let author = Author { device, key: caller.peer };
+                let (resources, now_ns) = (&*self.resources, self.resources.clock.wall_ns());
+                MemberRequest { core: self, resources, caller, file_system, author, now_ns }.answer(other)
             }
         }
-    }
-
-    /// Makes an outcome durable and returns the reply, with a signed receipt if the operation is committed.
-    fn settled(
-        &self,
-        file_system: &FileSystem,
-        outcome: Result<holdfast_protocol::message::Receipt, Response>,
-    ) -> Result<Response, RequestError> {
-        self.commit(file_system)?;
-        file_system.tell_waiters();
-        if file_system.checkpoint_due(self.settings.checkpoint_records) {
-            self.counters.checkpoints_due.notify_one();
-        }
-        Ok(match outcome {
-            Ok(receipt) => {
-                self.counters.operations.add(1);
-                Response::Committed(Signed::new(receipt, &self.key))
-            }
-            Err(otherwise) => otherwise,
-        })
     }
 
     fn create(
@@ -518,37 +421,29 @@ impl ServerCore {
         if let Some(existing) = self.file_systems.read().get(&id) {
             // The client may repeat a creation because the reply was lost.
             let receipt = existing.founding_receipt(&structure).ok_or(ServerError::Exists)?;
-            return self.settled(existing, Ok(receipt));
+            return existing.settle(Ok(receipt));
         }
         if self.file_systems.read().len() >= FILE_SYSTEMS_MAX {
             let why = format!("this server has {FILE_SYSTEMS_MAX} file systems and takes no more");
             return Err(ServerError::NotAllowed(why).into());
         }
         let order = self.begun(id)?;
-        let created = FileSystem::create(
-            self,
-            order,
-            superuser,
-            server_keys,
-            certificate,
-            structure,
-            checked,
-            self.settings.abort_after,
-            self.settings.lease_term,
-        );
+        let resources = self.resources.clone();
+        let created =
+            FileSystem::create(resources, order, superuser, server_keys, certificate, structure, checked);
         let durable = created.and_then(|(file_system, receipt)| {
-            self.commit(&file_system)?;
+            file_system.sync()?;
             Ok((file_system, receipt))
         });
         let (file_system, receipt) = durable.inspect_err(|_| self.not_begun(id))?;
         let file_system = Arc::new(file_system);
         self.file_systems.write().insert(id, file_system.clone());
         tracing::info!(file_system = %id, "created");
-        self.settled(&file_system, Ok(receipt))
+        file_system.settle(Ok(receipt))
     }
 
     fn may_create(&self, key: &PublicKey, local: bool) -> bool {
-        match self.settings.create {
+        match self.resources.settings.create {
             CreatePolicy::Anyone => true,
             CreatePolicy::Nobody => false,
             CreatePolicy::Listed => (self.allowed)(key),
@@ -569,69 +464,36 @@ impl ServerCore {
         }
     }
 
-    /// Stores blocks that came with an operation; they become durable with its record.
-    pub(crate) fn store_attached(
+    /// Notes durably that a session holds leases, where that is noted in the data directory.
+    fn note_leases(
         &self,
-        file_system: Digest,
-        device: DeviceId,
-        blocks: Vec<(Digest, StoredBlock)>,
-        allowance: Option<Allowance>,
+        file_system: &FileSystem,
+        session: SessionId,
+        exclusively: bool,
+    ) -> std::io::Result<()> {
+        let session = file_system.noted_session(session, exclusively);
+        self.leases_note.note(session, || self.noted_sessions())
+    }
+
+    fn noted_sessions(&self) -> Vec<NotedSession> {
+        self.file_systems().iter().flat_map(|file_system| file_system.noted_sessions()).collect()
+    }
+
+    /// Replaces the order of a file system, durably. The caller must not serve it from this `ServerCore` afterwards,
+    /// but open the data directory again.
+    pub(crate) fn replace_order(
+        &self,
+        sequencer: &Sequencer,
+        server_keys: &Signed<ServerKeys>,
+        nodes: &Nodes,
     ) -> Result<(), RequestError> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let _span = trace_span!(target: "operation", "store blocks", blocks = blocks.len()).entered();
-        self.counters.blocks_stored.add(blocks.len() as u64);
-        let now_ns = self.clock.wall_ns();
-        Ok(self.blocks.store(file_system, device, blocks, allowance.as_ref(), now_ns)?)
-    }
-
-    /// Makes everything appended so far durable.
-    pub(crate) fn commit(&self, file_system: &FileSystem) -> Result<(), RequestError> {
-        let _span = trace_span!(target: "operation", "sync").entered();
-        self.make_durable(|| file_system.order.commit())
-    }
-
-    /// Makes everything durable that was appended to the data directory's log and the block store, but no order in
-    /// etcd.
-    pub(crate) fn commit_all(&self) -> Result<(), RequestError> {
-        self.make_durable(|| Ok(self.store.commit()?))
-    }
-
-    fn make_durable(&self, commit: impl FnOnce() -> Result<(), OrderError>) -> Result<(), RequestError> {
-        if self.separate_blocks {
-            self.blocks.sync()?;
-        }
-        commit().map_err(|error| {
-            if let OrderError::Store(error) = &error {
-                // Whether anything appended since the last sync is durable is unknown from here on.
-                self.fail(error.to_string());
-            }
-            error.into()
-        })
-    }
-
-    /// The order of a file system in the data directory.
-    pub(crate) fn embedded(&self, id: Digest) -> Arc<dyn Order> {
-        Arc::new(Embedded { store: self.store.clone(), storage: self.storage.clone(), id })
-    }
-
-    /// Translates a failure into the client's error, and records one that ends the server.
-    fn note(&self, refused: RequestError) -> ServerError {
-        if let RequestError::Fatal(why) = &refused {
-            self.fail(why.clone());
-        }
-        refused.into_error()
-    }
-
-    fn fail(&self, why: String) {
-        self.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            if first {
-                tracing::error!(why, "the storage failed; nothing more is acknowledged");
-                *failure = Some(why);
-            }
-            first
-        });
+        let id = sequencer.file_system();
+        let (resources, present) = (&self.resources, self.file_system(&id));
+        FileSystem::replace(resources, present.as_deref(), sequencer, server_keys, nodes)?;
+        resources.sync_stores()?;
+        // Before the first start on it, as after a crash: what was locked and leased is not known here.
+        let noted = resources.locks_note.set();
+        let noted = noted.and_then(|()| self.leases_note.note_unknown(id, self.noted_sessions()));
+        noted.map_err(|error| ServerError::Storage(error.to_string()).into())
     }
 }

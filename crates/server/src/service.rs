@@ -159,7 +159,7 @@ impl Driver {
             0 => None,
             weight => {
                 let turn = session.state.parcels_at_once.clone().acquire_owned().await;
-                Some((turn, self.core.parcels.memory_for(weight).await))
+                Some((turn, self.core.resources.parcels.memory_for(weight).await))
             }
         }
     }
@@ -271,10 +271,10 @@ impl Driver {
                 return answer;
             }
             if let (Some(log_size), true) = (recall_request.log_size, now >= look_at) {
-                let is_at_work = device.is_some_and(|device| file_system.is_at_work(&self.core, device));
+                let is_at_work = device.is_some_and(|device| file_system.is_at_work(device));
                 look_at = now + if is_at_work { PUSH_EVERY } else { WORK_LOOK };
-                if is_at_work && settled != Some(file_system.settled()) {
-                    settled = Some(file_system.settled());
+                if is_at_work && settled != Some(file_system.settled_count()) {
+                    settled = Some(file_system.settled_count());
                     let (core, asking) = (self.core.clone(), caller.clone());
                     if let Some(answer) = off_reactor(move || core.push(&asking, log_size)).await {
                         return answer;

@@ -6,12 +6,12 @@
 //! clients look for the active server again.
 
 use crate::file_system::{FileSystem, InheritedState};
-use crate::maintenance;
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{ActiveStatus, Notes, Order, OrderError};
 use crate::refusal::RequestError;
 use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
+use holdfast_etcd::EtcdError;
 use holdfast_protocol::message::{Response, SERVERS_TOLD_MAX, ServerError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,26 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 pub(crate) const NEVER_CREATED: &str = "it was never created to its end";
 /// How long a hand-over waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a file system is not handed over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveError {
+    /// Operator: no other server has this one's order.
+    #[error("this server has the order in its own data directory: there is no other (docs/growing.md)")]
+    Alone,
+    /// Operator: no server runs at the address.
+    #[error("no server runs at {to}; there are: {}", .servers.join(", "))]
+    NoSuchServer { to: String, servers: Vec<String> },
+    /// Operator: the file system is served by another server, at this address.
+    #[error("{0} has it: say it there")]
+    Elsewhere(String),
+    /// No server has it.
+    #[error("no server has it")]
+    Nowhere,
+    /// What etcd says.
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+}
 
 /// The threads that renew this server's lease and take or give up file systems, until this is dropped.
 pub(crate) struct StandbyThreads {
@@ -118,7 +138,7 @@ impl ServerCore {
 
     /// The order of a file system that is about to be created.
     pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, RequestError> {
-        let Some(cluster) = &self.cluster else { return Ok(self.embedded(id)) };
+        let Some(cluster) = &self.cluster else { return Ok(self.resources.embedded(id)) };
         let Some(shard) = cluster.take(id)? else { return Err(ServerError::Elsewhere(None).into()) };
         cluster.held.lock().insert(id, shard.clone());
         // A creation that was cut off leaves a list of server keys at most.
@@ -218,14 +238,13 @@ impl ServerCore {
     fn activate(&self, cluster: &Arc<Cluster>, id: Digest, shard: Shard) {
         let start = Instant::now();
         let opened = self.before(&shard).map_err(|error| crate::error::OpenError::order(id, error));
-        let opened = opened.and_then(|before| {
-            FileSystem::open(Arc::new(shard), id, self.settings.abort_after, &*self.clock, before)
-        });
+        let opened =
+            opened.and_then(|before| FileSystem::open(self.resources.clone(), Arc::new(shard), id, before));
         match opened {
             Ok(Some(file_system)) => {
                 let operations = file_system.log_size();
                 self.file_systems.write().insert(id, Arc::new(file_system));
-                if self.settings.is_restored
+                if self.resources.settings.is_restored
                     && cluster.restored.lock().insert(id)
                     && let Err(error) = self.awaiting.add(id)
                 {
@@ -253,7 +272,7 @@ impl ServerCore {
     /// What may be held from before.
     fn before(&self, shard: &Shard) -> Result<InheritedState, OrderError> {
         let former: u64 = shard.text("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(0);
-        let first_epoch = self.clock.wall_ns().unsigned_abs().max(former + 1);
+        let first_epoch = self.resources.clock.wall_ns().unsigned_abs().max(former + 1);
         match shard.put("epoch", &first_epoch.to_string()) {
             // The file system can still be read; no lease or lock that needs a note is granted.
             Err(OrderError::Full(_)) | Ok(()) => {}
@@ -261,46 +280,38 @@ impl ServerCore {
         }
         Ok(InheritedState {
             locks_held: shard.text("locks")?.is_some_and(|text| !text.is_empty()),
-            leases: crate::file_system::inherited(shard.text("leases")?.as_deref(), shard.id()),
-            lease_ms: self.settings.lease_term.as_millis() as u64,
-            keeping: self.keeping(),
+            leases: crate::notes::inherited(shard.text("leases")?.as_deref(), shard.id()),
             first_epoch,
         })
     }
 
     /// Hands a file system over to another server, by the operator's word.
-    pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), String> {
-        let Some(cluster) = &self.cluster else {
-            return Err(
-                "this server has the order in its own data directory: there is no other (docs/growing.md)"
-                    .to_owned(),
-            );
-        };
-        let state = cluster.look().map_err(|error| error.to_string())?;
+    pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), MoveError> {
+        let cluster = self.cluster.as_ref().ok_or(MoveError::Alone)?;
+        let state = cluster.look()?;
         if !state.servers.contains(to) {
-            let there: Vec<&str> = state.servers.iter().map(String::as_str).collect();
-            return Err(format!("no server runs at {to}; there are: {}", there.join(", ")));
+            let servers = state.servers.into_iter().collect();
+            return Err(MoveError::NoSuchServer { to: to.to_owned(), servers });
         }
-        let found = self.file_systems.read().get(&id).cloned();
-        let Some(file_system) = found else {
+        let Some(file_system) = self.file_system(&id) else {
             return Err(match state.active.get(&id) {
-                Some((address, _)) => format!("{address} has it: say it there"),
-                None => "no server has it".to_owned(),
+                Some((address, _)) => MoveError::Elsewhere(address.clone()),
+                None => MoveError::Nowhere,
             });
         };
-        cluster.want(id, Some(to)).map_err(|error| error.to_string())?;
+        cluster.want(id, Some(to))?;
         if to == cluster.address() {
             return Ok(());
         }
-        file_system.close_leases(self);
+        file_system.close_leases();
         let start = Instant::now();
-        while !file_system.is_unleased(self) && start.elapsed() < LEASES_PATIENCE {
+        while !file_system.is_unleased() && start.elapsed() < LEASES_PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
         }
-        maintenance::checkpoint(self, &file_system);
+        file_system.checkpoint();
         let _creating = self.creating.lock();
         self.file_systems.write().remove(&id);
-        file_system.settle_notes(self);
+        file_system.settle_notes();
         file_system.end();
         release(cluster, id);
         tracing::info!(file_system = %id, to, "handed over");
@@ -311,7 +322,7 @@ impl ServerCore {
     pub(crate) fn leave(&self) {
         let Some(cluster) = &self.cluster else { return };
         for file_system in self.file_systems() {
-            file_system.settle_notes(self);
+            file_system.settle_notes();
         }
         cluster.leave();
     }

@@ -15,6 +15,7 @@ use holdfast_crypto::PublicKey;
 use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{Request, Response, ViewReply, WitnessedHead};
+use holdfast_server::witnessing::CosignatureError;
 use holdfast_server::{Caller, Clock, FileSystem, ServerCore};
 use holdfast_witness::state::CosignError;
 use holdfast_witness::{WitnessError, WitnessReply, WitnessState};
@@ -84,11 +85,10 @@ impl World {
     }
 
     /// Has a witness, the real one without its sockets, sign the newest head.
-    fn round(&self) -> Result<(), String> {
+    fn round(&self) -> Result<(), CosignatureError> {
         let logs = [log_key(&file_system(), key(2).public())];
-        self.core.request_cosignature(&self.file_system(), 0, Duration::ZERO, &mut |sent| {
-            answer(&self.witness, &logs, sent)
-        })
+        self.file_system()
+            .request_cosignature(0, Duration::ZERO, &mut |sent| answer(&self.witness, &logs, sent))
     }
 
     fn heads(&self, log_size: u64) -> Vec<WitnessedHead> {
@@ -175,11 +175,10 @@ fn an_honest_server_never_contradicts_itself() {
             // The witness has signed, and the server does not hear of it.
             1 => {
                 let logs = [log_key(&file_system(), key(2).public())];
-                let lost =
-                    world.core.request_cosignature(&world.file_system(), 0, Duration::ZERO, &mut |sent| {
-                        let _ = answer(&world.witness, &logs, sent);
-                        Err(WitnessError::Unreachable("the answer was lost".to_owned()))
-                    });
+                let lost = world.file_system().request_cosignature(0, Duration::ZERO, &mut |sent| {
+                    let _ = answer(&world.witness, &logs, sent);
+                    Err(WitnessError::Unreachable("the answer was lost".to_owned()))
+                });
                 assert!(lost.is_err());
             }
             2 => world = world.restart(Crash::PowerLoss),
@@ -219,23 +218,21 @@ fn an_older_backup_is_not_signed_for() {
     }
     let logs = [log_key(&file_system(), key(2).public())];
     let refused = ahead
-        .core
-        .request_cosignature(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| {
-            answer(&world.witness, &logs, sent)
-        })
+        .file_system()
+        .request_cosignature(0, Duration::ZERO, &mut |sent| answer(&world.witness, &logs, sent))
         .unwrap_err();
-    assert!(refused.contains("another history"), "{refused}");
+    assert!(matches!(refused, CosignatureError::OtherHistory { status: 409 | 422, .. }), "{refused}");
+    assert!(refused.to_string().contains("another history"), "{refused}");
     for _ in 0..9 {
         world.operate(&mut author);
     }
     world.round().unwrap();
     let refused = ahead
-        .core
-        .request_cosignature(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| {
-            answer(&world.witness, &logs, sent)
-        })
+        .file_system()
+        .request_cosignature(0, Duration::ZERO, &mut |sent| answer(&world.witness, &logs, sent))
         .unwrap_err();
-    assert!(refused.contains("operations are lost"), "{refused}");
+    assert!(matches!(refused, CosignatureError::OperationsLost { .. }), "{refused}");
+    assert!(refused.to_string().contains("operations are lost"), "{refused}");
     world = world.restart(Crash::PowerLoss);
     world.round().unwrap();
 }

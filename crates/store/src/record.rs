@@ -5,7 +5,7 @@ use crate::StoreError;
 use crate::holds::Hold;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BlockKind, Codec, DeviceId};
-use holdfast_crypto::{Digest, PublicKey, Signature};
+use holdfast_crypto::{DecodeError, Digest, PublicKey, Signature};
 use holdfast_log::{BodyTag, Log, LogError, Position, RecordHead};
 
 /// A block; the body is its encoded body.
@@ -97,6 +97,17 @@ pub(crate) enum StoreRecord {
     Holds(HoldsRecord) = 8,
 }
 
+/// Why a record of the log is none of the store's.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    /// A newer program has written it, or another one.
+    #[error("a record of unknown kind {0}")]
+    UnknownKind(u8),
+    /// Its bytes are not those of its kind.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+}
+
 impl StoreRecord {
     fn parts(&self) -> (u8, Vec<u8>) {
         use holdfast_crypto::encode;
@@ -121,16 +132,21 @@ impl StoreRecord {
 
     /// Decodes a record the log has verified; anything else is a newer or foreign record.
     pub(crate) fn decode(record: &RecordHead) -> Result<StoreRecord, StoreError> {
-        StoreRecord::decode_parts(record.kind, &record.head).map_err(|why| {
+        StoreRecord::decode_at(record.position, record.kind, &record.head)
+    }
+
+    /// As [`StoreRecord::decode`], for a record that was read whole.
+    pub(crate) fn decode_at(position: Position, kind: u8, head: &[u8]) -> Result<StoreRecord, StoreError> {
+        StoreRecord::decode_parts(kind, head).map_err(|error| {
             StoreError::Log(LogError::Damaged {
-                file: format!("segment {}", record.position.segment),
-                offset: record.position.offset.into(),
-                why,
+                file: format!("segment {}", position.segment),
+                offset: position.offset.into(),
+                why: error.to_string(),
             })
         })
     }
 
-    pub(crate) fn decode_parts(kind: u8, head: &[u8]) -> Result<StoreRecord, String> {
+    pub(crate) fn decode_parts(kind: u8, head: &[u8]) -> Result<StoreRecord, RecordError> {
         use holdfast_crypto::decode;
         let decoded = match kind {
             1 => decode(head).map(StoreRecord::Block),
@@ -141,9 +157,9 @@ impl StoreRecord {
             6 => decode(head).map(StoreRecord::Signed),
             7 => decode(head).map(StoreRecord::Pin),
             8 => decode(head).map(StoreRecord::Holds),
-            other => return Err(format!("a record of unknown kind {other}")),
+            other => return Err(RecordError::UnknownKind(other)),
         };
-        decoded.map_err(|error| error.to_string())
+        Ok(decoded?)
     }
 }
 

@@ -183,7 +183,11 @@ impl Relocation<'_> {
         for (key, length) in &live.signed {
             let record = shared.log.read(key.position(), *length)?;
             let location = Location { position: key.position(), length: *length };
-            let StoreRecord::Signed(head) = decode(&record)? else { return Err(wrong_record(location)) };
+            let StoreRecord::Signed(head) =
+                StoreRecord::decode_at(record.position, record.kind, &record.head)?
+            else {
+                return Err(wrong_record(location));
+            };
             let head = SignedRecord { moved_from: key.position().to_u64(), ..head };
             let tag = BodyTag::of(&record.body);
             let mut state = shared.state();
@@ -216,7 +220,7 @@ impl Relocation<'_> {
         let shared = self.shared;
         for (key, entry) in blocks {
             let record = shared.log.read(entry.location.position, entry.location.length)?;
-            let mut head = match decode(&record)? {
+            let mut head = match StoreRecord::decode_at(record.position, record.kind, &record.head)? {
                 StoreRecord::Block(head) if head.address == key.address() => head,
                 _ => return Err(wrong_record(entry.location)),
             };
@@ -280,7 +284,7 @@ impl Relocation<'_> {
         for old in places {
             let record = shared.log.read(old.position, old.length)?;
             let tag = BodyTag::of(&record.body);
-            let head = decode(&record)?;
+            let head = StoreRecord::decode_at(record.position, record.kind, &record.head)?;
             let location = head.append(&shared.log, &record.body, tag)?;
             match &head {
                 StoreRecord::Checkpoint(head) => state.apply_checkpoint(head, location),
@@ -290,16 +294,6 @@ impl Relocation<'_> {
         }
         Ok(())
     }
-}
-
-fn decode(record: &holdfast_log::Record) -> Result<StoreRecord, StoreError> {
-    StoreRecord::decode_parts(record.kind, &record.head).map_err(|why| {
-        StoreError::Log(LogError::Damaged {
-            file: format!("segment {}", record.position.segment),
-            offset: record.position.offset.into(),
-            why,
-        })
-    })
 }
 
 fn wrong_record(location: Location) -> StoreError {

@@ -50,7 +50,7 @@ impl holdfast_client::files::ProgramGuard for ProgramGuard {
     }
 
     fn before_creating(&self, directory: Ino) -> Result<(), FsError> {
-        self.0.before_creating(directory.0).map_err(FsError::Access)
+        self.0.before_creating(directory.0).map_err(|error| FsError::Access(error.to_string()))
     }
 
     fn created(&self, entering: &OpenAttempt<'_>) -> Arc<dyn OpenAdmission> {

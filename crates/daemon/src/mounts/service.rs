@@ -330,7 +330,7 @@ impl Service {
         let (files, guard) = self.mount_at(directory)?;
         Ok(RulesReport {
             rules: files.rules(Ino(inode))?,
-            helper_missing: guard.check_helper().err(),
+            helper_missing: guard.check_helper().err().map(|error| error.to_string()),
             served_by: geteuid().as_raw(),
             denials: guard.denials(Some(inode)).into_iter().map(Into::into).collect(),
         })

@@ -59,6 +59,7 @@ fn at(page: PageId) -> std::ops::Range<usize> {
 
 impl Memory for Map {
     type View = View;
+    type Error = String;
 
     fn create(&self, region: RegionId, pages: usize) -> Result<(), String> {
         let bytes = Arc::new(Mutex::new(Some(vec![0; pages * PAGE_BYTES])));

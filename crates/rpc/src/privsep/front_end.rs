@@ -9,6 +9,7 @@ use super::relay::relay;
 use super::transcript;
 use crate::flow::Pipe;
 use crate::gauge;
+use crate::handshake_error::HandshakeError;
 use crate::quic;
 use crate::serve::limiter::{Admission, ConnectionSlot, displaced};
 use crate::serve::{Limits, Listeners};
@@ -285,9 +286,9 @@ pub async fn run(
 }
 
 impl FrontEnd {
-    fn dropped(&self, id: u64, address: SocketAddr, why: &str) {
+    fn dropped(&self, id: u64, address: SocketAddr, why: &HandshakeError) {
         if let Some(suppressed) = self.drops.allow() {
-            tracing::info!(connection = id, %address, why, suppressed, "dropped before it was greeted");
+            tracing::info!(connection = id, %address, %why, suppressed, "dropped before it was greeted");
         }
     }
 
@@ -309,17 +310,17 @@ impl FrontEnd {
         mut slot: ConnectionSlot,
     ) {
         let handshaking = async {
-            let copy = rustix::io::fcntl_dupfd_cloexec(&tcp, 0).map_err(|error| error.to_string())?;
+            let copy = rustix::io::fcntl_dupfd_cloexec(&tcp, 0).map_err(std::io::Error::from)?;
             let handshake = Arc::new(HandshakeState {
                 address,
                 tcp: Mutex::new(Some(copy)),
                 introduced: Mutex::default(),
             });
             let acceptor = tokio_rustls::TlsAcceptor::from(self.settings(&handshake));
-            let stream = acceptor.accept(CountedStream::new(tcp)).await.map_err(|error| error.to_string())?;
+            let stream = acceptor.accept(CountedStream::new(tcp)).await?;
             tls::peer_key(stream.get_ref().1)?;
             let flow = stream.get_ref().0.flow();
-            Ok::<_, String>((Pipe { stream: Box::new(stream), flow }, inner_of(&handshake)?))
+            Ok::<_, HandshakeError>((Pipe { stream: Box::new(stream), flow }, inner_of(&handshake)?))
         };
         match patiently(self.limits.greeting_patience, handshaking).await {
             Ok((pipe, inner)) => {
@@ -375,11 +376,15 @@ impl FrontEnd {
                 Arc::new(HandshakeState { address, tcp: Mutex::default(), introduced: Mutex::default() });
             let mut config = self.quic.clone();
             config.crypto = quic::crypto_of(self.settings(&handshake));
-            let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| error.to_string())?;
-            let connection = connecting.await.map_err(|error| error.to_string())?;
+            let connecting = incoming.accept_with(Arc::new(config))?;
+            let connection = connecting.await?;
             quic::peer_key(&connection)?;
-            let (send, receive) = connection.accept_bi().await.map_err(|error| error.to_string())?;
-            Ok::<_, String>((quic::pipe(&connection, send, receive), inner_of(&handshake)?, connection))
+            let (send, receive) = connection.accept_bi().await?;
+            Ok::<_, HandshakeError>((
+                quic::pipe(&connection, send, receive),
+                inner_of(&handshake)?,
+                connection,
+            ))
         };
         match patiently(self.limits.greeting_patience, handshaking).await {
             Ok((pipe, inner, connection)) => {
@@ -405,14 +410,14 @@ async fn until(end: impl Future<Output = ()>, serve: impl Future<Output = ()>) {
 
 async fn patiently<T>(
     patience: Duration,
-    handshaking: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
+    handshaking: impl Future<Output = Result<T, HandshakeError>>,
+) -> Result<T, HandshakeError> {
     let finished = tokio::time::timeout(patience, handshaking).await;
-    finished.unwrap_or_else(|_| Err("the handshake took too long".to_owned()))
+    finished.unwrap_or(Err(HandshakeError::Slow))
 }
 
 /// The stream to the back end that a handshake brought.
-fn inner_of(handshake: &HandshakeState) -> Result<tokio::net::UnixStream, String> {
-    let stream = handshake.introduced.lock().take().ok_or("nobody was introduced")?;
-    tokio::net::UnixStream::from_std(stream).map_err(|error| error.to_string())
+fn inner_of(handshake: &HandshakeState) -> Result<tokio::net::UnixStream, HandshakeError> {
+    let stream = handshake.introduced.lock().take().ok_or(HandshakeError::NotIntroduced)?;
+    Ok(tokio::net::UnixStream::from_std(stream)?)
 }

@@ -100,7 +100,7 @@ async fn greet<S: Service>(
     let (pipe, peer) = match carrier {
         Carrier::Tcp(tcp, acceptor) => {
             let stream = acceptor.accept(CountedStream::new(tcp)).await.map_err(|error| error.to_string())?;
-            let peer = tls::peer_key(stream.get_ref().1)?;
+            let peer = tls::peer_key(stream.get_ref().1).map_err(|error| error.to_string())?;
             let flow = stream.get_ref().0.flow();
             (Pipe { stream: Box::new(stream), flow }, peer)
         }

@@ -5,6 +5,7 @@
 use super::limiter::{ConnectionSlot, displaced};
 use super::peer::Carrier;
 use super::{Service, Serving};
+use crate::handshake_error::HandshakeError;
 use crate::quic;
 use holdfast_crypto::{PublicKey, SigningKey};
 use quinn::{Connection, Endpoint, Incoming};
@@ -65,11 +66,11 @@ async fn run<S: Service>(
         () = displaced(&slot) => return,
         _ = closed.wait_for(|closed| *closed) => return,
     };
-    let (connection, peer) = match shaken.unwrap_or_else(|_| Err("the handshake took too long".to_owned())) {
+    let (connection, peer) = match shaken.unwrap_or(Err(HandshakeError::Slow)) {
         Ok(shaken) => shaken,
         Err(why) => {
             if let Some(suppressed) = serving.drops.allow() {
-                tracing::info!(connection = id, %address, why, suppressed, "dropped before it was greeted");
+                tracing::info!(connection = id, %address, %why, suppressed, "dropped before it was greeted");
             }
             return;
         }
@@ -96,8 +97,8 @@ async fn run<S: Service>(
     connection.close(0u32.into(), b"");
 }
 
-async fn handshake(incoming: Incoming) -> Result<(Connection, PublicKey), String> {
-    let connection = incoming.await.map_err(|error| error.to_string())?;
+async fn handshake(incoming: Incoming) -> Result<(Connection, PublicKey), HandshakeError> {
+    let connection = incoming.await?;
     let peer = quic::peer_key(&connection)?;
     Ok((connection, peer))
 }

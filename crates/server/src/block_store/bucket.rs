@@ -7,15 +7,17 @@
 //!
 //! Invariant: an unreachable bucket, a damaged block and an absent block are three different errors.
 
-use super::local::OwnLog;
-use super::{BlockStoreError, BlockStoreStatus, BucketStatus, LocalBlocks};
+use super::interface::{BlockStoreError, BlockStoreStatus};
+use super::location::machine_name;
+use super::note::{BUCKET_FIRST_LINE, FILES};
+use super::open_error::BlocksOpenError;
 use crate::error::OpenError;
 use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::{LocalStorage, Storage};
-use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
-use holdfast_store::{StoreConfig, StoreError};
-use holdfast_tiered::{Bucket, BucketAddress, S3, Settings, Tiered, TieredError};
+use holdfast_protocol::block_server::{BlockFigures, BucketStatus, LoadedBlock};
+use holdfast_store::{LogStore, StoreConfig, StoreError};
+use holdfast_tiered::{Bucket, BucketAddress, Settings, Tiered, TieredError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +25,6 @@ use std::time::Duration;
 
 /// Directory below the data directory.
 pub(super) const DIRECTORY: &str = "objects";
-pub(super) const FIRST_LINE: &str = "holdfast block store in a bucket 1";
 
 /// How a bucket is found, and how its store behaves.
 pub struct BucketSettings<'a> {
@@ -43,12 +44,13 @@ pub struct BucketSettings<'a> {
 
 /// The bucket that a data directory remembers; `None`: its blocks are not in one.
 pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> {
-    let text = match std::fs::read_to_string(data.join(super::FILES[0])) {
+    let text = match std::fs::read_to_string(data.join(FILES[0])) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let Some(address) = text.strip_prefix(FIRST_LINE).and_then(|rest| rest.trim().strip_prefix("address "))
+    let Some(address) =
+        text.strip_prefix(BUCKET_FIRST_LINE).and_then(|rest| rest.trim().strip_prefix("address "))
     else {
         return Ok(None);
     };
@@ -58,13 +60,13 @@ pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> 
 /// The bucket of a data directory: the configured one, or else that of the last start.
 ///
 /// # Errors
-/// A text that says why.
+/// [`BlocksOpenError::BucketNote`]
 pub(super) fn bucket_of(
     data: &Path,
     configured: Option<&BucketAddress>,
-) -> Result<Option<BucketAddress>, String> {
-    let known = remembered(data)
-        .map_err(|error| format!("what is known of the bucket ({}): {error}", data.display()))?;
+) -> Result<Option<BucketAddress>, BlocksOpenError> {
+    let known =
+        remembered(data).map_err(|error| BlocksOpenError::BucketNote { path: data.to_owned(), error })?;
     if let (Some(known), Some(address)) = (&known, configured)
         && !known.is_same_place(address)
     {
@@ -76,41 +78,34 @@ pub(super) fn bucket_of(
 /// Remembers the bucket of a data directory.
 ///
 /// # Errors
-/// A text that says why.
-pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), String> {
+/// [`BlocksOpenError::Writing`]
+pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), BlocksOpenError> {
     let write = || {
         if remembered(data)?.as_ref() == Some(address) {
             return Ok(());
         }
-        let text = format!("{FIRST_LINE}\naddress {address}\n");
-        holdfast_durable::replace(&data.join(super::FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
+        let text = format!("{BUCKET_FIRST_LINE}\naddress {address}\n");
+        holdfast_durable::replace(&data.join(FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
     };
-    write().map_err(|error: std::io::Error| format!("writing to {}: {error}", data.display()))
+    write().map_err(BlocksOpenError::writing(data))
 }
 
-impl LocalBlocks {
-    /// The store in a bucket, which the data directory remembers; or why it does not open. `None`: neither the settings nor
-    /// the data directory name one.
+/// The bucket below a store.
+pub(super) struct BucketTier {
+    tiered: Tiered,
+    address: String,
+}
+
+impl BucketTier {
+    /// Opens the bucket, and a store over it.
     ///
     /// # Errors
     /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
-    pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
-        let found = bucket_of(settings.data, settings.address.as_ref()).map_err(OpenError::BlockStore)?;
-        let Some(address) = found else { return Ok(None) };
-        let blocks = LocalBlocks::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
-        remember(settings.data, &address).map_err(OpenError::BlockStore)?;
-        Ok(Some(blocks))
-    }
-
-    /// Opens a store over any bucket, and remembers nothing.
-    ///
-    /// # Errors
-    /// As [`LocalBlocks::in_bucket`].
-    pub fn over_bucket(
+    pub(super) fn open(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,
         settings: &BucketSettings,
-    ) -> Result<LocalBlocks, OpenError> {
+    ) -> Result<(LogStore, BucketTier), OpenError> {
         let directory = settings.data.join(DIRECTORY);
         let failed = |error| OpenError::io("opening", &directory, error);
         let local: Arc<dyn Storage> = Arc::new(LocalStorage::open(&directory).map_err(failed)?);
@@ -121,29 +116,20 @@ impl LocalBlocks {
             anew: settings.anew,
             patience: settings.patience.unwrap_or(usual.patience),
             takes_over: settings.takes_over,
-            host: super::machine_name(),
+            host: machine_name(),
             ..Settings::default()
         };
         let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;
         let tiered = Tiered::open(local, bucket, tiered).map_err(|error| match error {
             TieredError::InUse { directory, why } => OpenError::Store(StoreError::InUse { directory, why }),
-            error => OpenError::BlockStore(error.to_string()),
+            error => BlocksOpenError::Bucket(error).into(),
         })?;
         let config = StoreConfig { segment_bytes, ..settings.store.clone() };
-        let store = holdfast_store::LogStore::open(Arc::new(tiered.clone()), config)
-            .map_err(|error| OpenError::BlockStore(format!("the blocks of {}: {error}", address.place())))?;
-        let tier = BucketTier { tiered, address: address.to_string() };
-        Ok(LocalBlocks::over_log(store, OwnLog::InBucket(tier)))
+        let store = LogStore::open(Arc::new(tiered.clone()), config)
+            .map_err(|error| BlocksOpenError::Log { place: address.place(), error })?;
+        Ok((store, BucketTier { tiered, address: address.to_string() }))
     }
-}
 
-/// The bucket below a store.
-pub(super) struct BucketTier {
-    tiered: Tiered,
-    address: String,
-}
-
-impl BucketTier {
     /// Makes what is on the disk here as durable as was promised.
     pub(super) fn confirm(&self) -> Result<(), BlockStoreError> {
         self.tiered.confirm().map_err(|error| self.explain(error))

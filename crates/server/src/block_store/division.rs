@@ -1,6 +1,7 @@
 //! In how many shards the blocks of a server are, by what the bucket says: `PREFIX/KEY/shards`, text. It is not there if they
 //! are in one piece.
 
+use super::server_error::ServedStoreError;
 use holdfast_tiered::{Bucket, BucketError};
 
 const SHARDS: &str = "shards";
@@ -11,17 +12,14 @@ const OWNER: &str = "owner";
 /// cannot be reached, as no store can be opened then.
 ///
 /// # Errors
-/// The bucket has another number; the text says what can be done.
-pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, String> {
+/// The bucket has another number, or refuses.
+pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, ServedStoreError> {
     let there = match lookup(bucket.get(SHARDS, None))? {
         Lookup::It(text) => String::from_utf8_lossy(&text).trim().to_owned(),
         Lookup::Nothing if shards == 1 => return Ok(true),
         Lookup::Nothing => {
             return match lookup(bucket.length(OWNER))? {
-                Lookup::It(_) => Err(format!(
-                    "{} has them in one piece, which cannot be divided: shards are for a bucket, or a prefix, that is new",
-                    bucket.describe()
-                )),
+                Lookup::It(_) => Err(ServedStoreError::Undivided { bucket: bucket.describe() }),
                 Lookup::Nothing => Ok(false),
                 Lookup::Unknown => Ok(true),
             };
@@ -30,10 +28,7 @@ pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, String> {
     };
     match there == shards.to_string() {
         true => Ok(true),
-        false => Err(format!(
-            "{} has them in {there} shards: start with --stand-by, and --shards {there}",
-            bucket.describe()
-        )),
+        false => Err(ServedStoreError::OtherShards { bucket: bucket.describe(), there }),
     }
 }
 
@@ -41,7 +36,7 @@ pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, String> {
 ///
 /// # Errors
 /// The bucket's.
-pub(super) fn say(bucket: &dyn Bucket, shards: u16) -> Result<(), String> {
+pub(super) fn say(bucket: &dyn Bucket, shards: u16) -> Result<(), BucketError> {
     lookup(bucket.put(SHARDS, format!("{shards}\n").as_bytes())).map(drop)
 }
 
@@ -52,7 +47,7 @@ enum Lookup<T> {
     Unknown,
 }
 
-fn lookup<T>(answer: Result<T, BucketError>) -> Result<Lookup<T>, String> {
+fn lookup<T>(answer: Result<T, BucketError>) -> Result<Lookup<T>, BucketError> {
     match answer {
         Ok(it) => Ok(Lookup::It(it)),
         Err(error) if error.is_absent() => Ok(Lookup::Nothing),
@@ -60,6 +55,6 @@ fn lookup<T>(answer: Result<T, BucketError>) -> Result<Lookup<T>, String> {
             tracing::warn!("{error}");
             Ok(Lookup::Unknown)
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }

@@ -14,7 +14,8 @@
 //! - nobody takes more than a fair share of the seats while others run who could take them.
 
 use super::bucket;
-use super::serving::{BlockServerConfig, BlockServerError};
+use super::location::machine_name;
+use super::server_error::{BlockServerError, ElectionError};
 use crate::data::DataDirectory;
 use crate::order::etcd::Lease;
 use holdfast_crypto::PublicKey;
@@ -87,19 +88,21 @@ impl SeatHolder {
 }
 
 impl Candidate {
-    /// For the blocks that a block server is to have, through etcd, in so many shards; `None`: as many as there are, or one.
+    /// For the block server with the data directory `data`, whose blocks are in the bucket `blocks`, or else in the one of last
+    /// time; through etcd, in so many shards; `None`: as many as there are, or one.
     ///
     /// # Errors
     /// They are in no bucket, or are acknowledged before the bucket has them; the data directory or the file with the log-in
     /// cannot be used.
     pub fn new(
-        config: &BlockServerConfig,
+        data: &Path,
+        blocks: Option<&BucketAddress>,
         access: &Access,
         login: Option<&Path>,
         shards: Option<u16>,
     ) -> Result<Candidate, BlockServerError> {
-        let gateway = Gateway::new(access, login).map_err(|error| failed(error.to_string()))?;
-        Candidate::over(config, Box::new(gateway), &access.prefix, shards)
+        let gateway = Gateway::new(access, login).map_err(ElectionError::from)?;
+        Candidate::over(data, blocks, Box::new(gateway), &access.prefix, shards)
     }
 
     /// As [`Candidate::new`], over any key-value store, below `prefix`.
@@ -107,28 +110,24 @@ impl Candidate {
     /// # Errors
     /// As [`Candidate::new`].
     pub fn over(
-        config: &BlockServerConfig,
+        data: &Path,
+        blocks: Option<&BucketAddress>,
         kv: Box<dyn Kv>,
         prefix: &str,
         shards: Option<u16>,
     ) -> Result<Candidate, BlockServerError> {
-        let key = DataDirectory::bare(&config.data)?.server_key()?.public();
-        let bucket =
-            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+        let key = DataDirectory::bare(data)?.server_key()?.public();
+        let bucket = bucket::bucket_of(data, blocks)?;
         let Some(bucket) = bucket.filter(|bucket| bucket.durability == Durability::Object) else {
-            return Err(failed(
-                "block servers stand by for each other only with `--blocks s3://...&durability=object`: what is acknowledged \
-                 must be where the next one finds it"
-                    .to_owned(),
-            ));
+            return Err(ElectionError::NotInBucket.into());
         };
         if shards.is_some_and(|shards| !(1..=SHARDS_MAX).contains(&shards)) {
-            return Err(failed(format!("there are 1 to {SHARDS_MAX} shards")));
+            return Err(ElectionError::ShardCount { max: SHARDS_MAX }.into());
         }
         let mut instance = [0; 8];
-        getrandom::fill(&mut instance).map_err(|error| failed(format!("no randomness: {error}")))?;
+        getrandom::fill(&mut instance).map_err(ElectionError::Random)?;
         let instance = format!("{:016x}", u64::from_le_bytes(instance));
-        let name = format!("{} {instance} {key}", super::machine_name());
+        let name = format!("{} {instance} {key}", machine_name());
         let below = below(prefix, &bucket);
         Ok(Candidate { kv, below, instance, name, wanted: shards, lease: Mutex::default() })
     }
@@ -139,13 +138,15 @@ impl Candidate {
     /// # Errors
     /// etcd refuses; there are more or fewer than the operator wants; a block server that runs has another key, so servers
     /// would not take this one for it.
-    pub fn shards(&self, report: &mut dyn FnMut(&str)) -> Result<u16, BlockServerError> {
+    pub fn shards(&self, report: &mut dyn FnMut(&str)) -> Result<u16, ElectionError> {
         let mut last = String::new();
         loop {
             let news = match self.agreed() {
-                Ok(shards) => return shards.map_err(failed),
-                Err(EtcdError::Away(why)) => format!("etcd cannot be reached, so this one stands by: {why}"),
-                Err(error) => return Err(failed(error.to_string())),
+                Ok(shards) => return Ok(shards),
+                Err(ElectionError::Etcd(EtcdError::Away(why))) => {
+                    format!("etcd cannot be reached, so this one stands by: {why}")
+                }
+                Err(error) => return Err(error),
             };
             if news != last {
                 report(&news);
@@ -155,50 +156,43 @@ impl Candidate {
         }
     }
 
-    fn agreed(&self) -> Result<Result<u16, String>, EtcdError> {
+    fn agreed(&self) -> Result<u16, ElectionError> {
         for pair in self.kv.get(&Get::all(Keys::below(&self.below)))? {
             let is_at = |what: &str| pair.key.starts_with(format!("{}{what}/", self.below).as_bytes());
             let other = SeatHolder::of(&pair.value);
             let own = SeatHolder::of(self.name.as_bytes()).key;
             if (is_at("member") || is_at("seat")) && other.key != own {
-                return Ok(Err(format!(
-                    "the block server on {} has the key {}, and this one {own}, so servers would not take this one for the \
-                     other: copy the file server-key from there, mode 0600",
-                    other.host, other.key,
-                )));
+                return Err(ElectionError::OtherKey { host: other.host, key: other.key, own });
             }
         }
         let key = self.key_of_shards();
         let found = self.kv.get(&Get::one(key.clone()))?;
-        let Some(pair) = found.first() else { return Ok(Ok(self.wanted.unwrap_or(1))) };
+        let Some(pair) = found.first() else { return Ok(self.wanted.unwrap_or(1)) };
         let found = std::str::from_utf8(&pair.value).ok().and_then(|text| text.parse().ok());
-        Ok(match (found, self.wanted) {
-            (None, _) => Err(format!("etcd's key {} is no number of shards", String::from_utf8_lossy(&key))),
-            (Some(there), Some(wanted)) if there != wanted => Err(format!(
-                "the blocks in this bucket are in {there} shards, not {wanted}; how many is decided when the first block server \
-                 starts, and stays"
-            )),
+        match (found, self.wanted) {
+            (None, _) => Err(ElectionError::NoNumber(String::from_utf8_lossy(&key).into_owned())),
+            (Some(there), Some(wanted)) if there != wanted => {
+                Err(ElectionError::OtherShards { there, wanted })
+            }
             (Some(there), _) => Ok(there),
-        })
+        }
     }
 
     /// Writes the number of shards to etcd, once the bucket agrees; the first block server decides it.
     ///
     /// # Errors
     /// As [`Candidate::shards`].
-    pub(super) fn settle(&self, shards: u16) -> Result<(), BlockServerError> {
+    pub(super) fn settle(&self, shards: u16) -> Result<(), ElectionError> {
         let key = self.key_of_shards();
         let transaction = Transaction {
             compares: vec![Compare::Created(key.clone(), 0)],
             steps: vec![Step::Put(key, shards.to_string().into_bytes(), None)],
             otherwise: Vec::new(),
         };
-        self.kv.transact(&transaction).map_err(|error| failed(error.to_string()))?;
+        self.kv.transact(&transaction)?;
         match self.shards(&mut |news| tracing::warn!("{news}"))? {
             agreed if agreed == shards => Ok(()),
-            agreed => {
-                Err(failed(format!("another block server has just begun with {agreed} shards, not {shards}")))
-            }
+            there => Err(ElectionError::BegunOtherwise { there, wanted: shards }),
         }
     }
 
@@ -299,10 +293,6 @@ impl std::fmt::Debug for Candidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-fn failed(why: String) -> BlockServerError {
-    BlockServerError::Election(why)
 }
 
 fn below(prefix: &str, bucket: &BucketAddress) -> String {

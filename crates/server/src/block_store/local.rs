@@ -6,25 +6,26 @@
 //! - what is read of a bucket is believed only if it is what its address says, and nothing is collected while the bucket is
 //!   not what it was, or another server's.
 
-use super::bucket::BucketTier;
-use super::{BlockStore, BlockStoreError, BlockStoreStatus};
-use crate::blocks::stored_bytes;
-use crate::control::ScrubSummary;
+use super::bucket::{self, BucketSettings, BucketTier};
+use super::interface::{BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary, stored_bytes};
+use crate::error::OpenError;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::{LogError, Position};
 use holdfast_protocol::block_server::{BlockFigures, LISTED_MAX, ListedBlock, LoadedBlock, PinEntry};
 use holdfast_protocol::message::StoreHeader;
 use holdfast_store::{
-    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, IndexedBlock, Pin, ScrubReport,
-    StoreError,
+    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, IndexedBlock, LogStore, Pin,
+    ScrubReport, StoreError,
 };
+use holdfast_tiered::{Bucket, BucketAddress, S3};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Blocks in a log of this process.
 pub struct LocalBlocks {
-    store: holdfast_store::LogStore,
+    store: LogStore,
     log: OwnLog,
     /// The position up to which the log is as durable as was promised.
     durable: AtomicU64,
@@ -42,11 +43,37 @@ pub(super) enum OwnLog {
 
 impl LocalBlocks {
     /// Over an open store that has the order too.
-    pub fn new(store: holdfast_store::LogStore) -> LocalBlocks {
+    pub fn new(store: LogStore) -> LocalBlocks {
         LocalBlocks::over_log(store, OwnLog::WithOrder)
     }
 
-    pub(super) fn over_log(store: holdfast_store::LogStore, log: OwnLog) -> LocalBlocks {
+    /// The store in a bucket, which the data directory remembers; or why it does not open. `None`: neither the settings nor
+    /// the data directory name one.
+    ///
+    /// # Errors
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
+        let found = bucket::bucket_of(settings.data, settings.address.as_ref())?;
+        let Some(address) = found else { return Ok(None) };
+        let blocks = LocalBlocks::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
+        bucket::remember(settings.data, &address)?;
+        Ok(Some(blocks))
+    }
+
+    /// Opens a store over any bucket, and remembers nothing.
+    ///
+    /// # Errors
+    /// As [`LocalBlocks::in_bucket`].
+    pub fn over_bucket(
+        bucket: Arc<dyn Bucket>,
+        address: &BucketAddress,
+        settings: &BucketSettings,
+    ) -> Result<LocalBlocks, OpenError> {
+        let (store, tier) = BucketTier::open(bucket, address, settings)?;
+        Ok(LocalBlocks::over_log(store, OwnLog::InBucket(tier)))
+    }
+
+    pub(super) fn over_log(store: LogStore, log: OwnLog) -> LocalBlocks {
         let durable = AtomicU64::new(store.position());
         LocalBlocks { store, log, durable }
     }

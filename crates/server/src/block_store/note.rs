@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 /// Files in the data directory, which backups copy too.
 pub(crate) const FILES: [&str; 2] = ["block-store", "block-store-position"];
 const FIRST_LINE: &str = "holdfast block store 1";
+/// How the first of the files begins where the blocks are in a bucket.
+pub(super) const BUCKET_FIRST_LINE: &str = "holdfast block store in a bucket 1";
 /// How long a position may be in memory only.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,7 +55,7 @@ impl Note {
             Err(error) => return Err(error),
         };
         let damaged = || std::io::Error::other("it is damaged, or of a newer version");
-        if text.starts_with(super::bucket::FIRST_LINE) {
+        if text.starts_with(BUCKET_FIRST_LINE) {
             return Ok(None);
         }
         let mut lines = text.lines();

@@ -7,6 +7,7 @@
 //! - one that does not open leaves its seat, and this block server rests for a while, so that others may take it.
 
 use super::election::{Candidate, Seat, decide};
+use super::server_error::ServedStoreError;
 use super::store_server::StoreServer;
 use holdfast_etcd::{EtcdError, Revision};
 use holdfast_protocol::block_server::Shard;
@@ -26,7 +27,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// Opens the store of a seat, or says why not.
-pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<StoreServer, String> + Send + Sync>;
+pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<StoreServer, ServedStoreError> + Send + Sync>;
 
 /// The stores of this block server, by seat.
 pub(super) struct Seats {
@@ -68,7 +69,7 @@ impl Seats {
     }
 
     /// Opens all of them, for good.
-    pub(super) fn open_all(&self) -> Result<(), (Seat, String)> {
+    pub(super) fn open_all(&self) -> Result<(), (Seat, ServedStoreError)> {
         for seat in &self.all {
             let store_server = (self.open)(seat).map_err(|why| (*seat, why))?;
             let store = Store::Here(Arc::new(store_server));

@@ -19,7 +19,10 @@
 use super::bucket;
 use super::division;
 use super::election::{Candidate, Seat};
+use super::location::machine_name;
 use super::seats::{Opener, Seats};
+use super::server_config::BlockServerConfig;
+use super::server_error::BlockServerError;
 use super::store_server::{BucketLocation, StoreEnd, StoreServer};
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
@@ -37,7 +40,7 @@ use holdfast_tiered::{Bucket, BucketAddress, S3, Settings};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -55,88 +58,6 @@ const LOCK: &str = "lock";
 const SHARD: &str = "shard-";
 /// Least room of a shard's cache.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
-
-/// The settings of a block server.
-#[derive(Clone, Debug)]
-pub struct BlockServerConfig {
-    /// The data directory; created when missing. One block server at a time.
-    pub data: PathBuf,
-    /// The address to listen on.
-    pub listen: SocketAddr,
-    /// Keys of the consistency servers that are served.
-    pub allowed: BTreeSet<PublicKey>,
-    /// How long after its first STORE a block may be given up.
-    pub window: Duration,
-    /// How long new blocks are safe from collection.
-    pub gc_window: Duration,
-    /// How long deleted blocks are kept as bases for the compression of later ones.
-    pub keep_deleted: Duration,
-    /// How many bytes of them at most.
-    pub keep_deleted_bytes: Option<u64>,
-    /// The bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in the data directory.
-    pub blocks: Option<BucketAddress>,
-    /// The operator accepts what is in the bucket, whatever was there before.
-    pub blocks_anew: bool,
-    /// It shares the stores of the bucket with others: what another one has taken over since the last time is taken over
-    /// from it.
-    pub candidate: Option<Arc<Candidate>>,
-}
-
-impl BlockServerConfig {
-    /// The usual settings.
-    pub fn new(
-        data: impl Into<PathBuf>,
-        listen: SocketAddr,
-        allowed: BTreeSet<PublicKey>,
-    ) -> BlockServerConfig {
-        let usual = StoreConfig::default();
-        BlockServerConfig {
-            data: data.into(),
-            listen,
-            allowed,
-            window: usual.window,
-            gc_window: usual.gc_window,
-            keep_deleted: usual.keep_deleted,
-            keep_deleted_bytes: usual.keep_deleted_bytes,
-            blocks: None,
-            blocks_anew: false,
-            candidate: None,
-        }
-    }
-}
-
-/// Why a block server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum BlockServerError {
-    /// The data directory cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// Another one has the data directory.
-    #[error("{path} is in use by another block server", path = .0.display())]
-    InUse(PathBuf),
-    /// What is known of the bucket makes no sense, or cannot be noted.
-    #[error("{0}")]
-    Bucket(String),
-    /// It cannot be a standby for others.
-    #[error("{0}")]
-    Election(String),
-    /// A store of a consistency server in a bucket cannot be opened.
-    #[error("the blocks of the server {server}: {why}")]
-    InBucket {
-        /// The consistency server's key.
-        server: PublicKey,
-        /// The reason.
-        why: String,
-    },
-    /// A store of a consistency server cannot be opened.
-    #[error("the blocks of the server {server}: {why}")]
-    Store {
-        /// The consistency server's key.
-        server: PublicKey,
-        /// The reason.
-        why: String,
-    },
-}
 
 /// An opened block server: it owns its data directory and listens, but does not answer before [`BlockServer::run`].
 pub struct BlockServer {
@@ -188,8 +109,7 @@ impl BlockServer {
             segment_bytes: segment_bytes(storage.free_bytes()),
             ..StoreConfig::default()
         };
-        let bucket =
-            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+        let bucket = bucket::bucket_of(&config.data, config.blocks.as_ref())?;
         let shards = match &config.candidate {
             Some(candidate) => candidate.shards(&mut |news| tracing::warn!("{news}"))?,
             None => 1,
@@ -206,7 +126,8 @@ impl BlockServer {
             candidate.settle(shards)?;
         }
         for (server, bucket) in unnamed {
-            division::say(&*bucket, shards).map_err(|why| BlockServerError::InBucket { server, why })?;
+            division::say(&*bucket, shards)
+                .map_err(|error| BlockServerError::InBucket { server, why: error.into() })?;
         }
         let (servers, anew, takes_over) =
             (config.data.join("servers"), config.blocks_anew, config.candidate.is_some());
@@ -236,7 +157,7 @@ impl BlockServer {
             })?;
         }
         if let Some(address) = &bucket {
-            bucket::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
+            bucket::remember(&config.data, address)?;
         }
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -265,7 +186,7 @@ impl BlockServer {
     pub fn address(&self) -> BlocksAddress {
         let local = self.listener.local_addr().unwrap_or(self.listen);
         let host = match local.ip() {
-            ip if ip.is_unspecified() => super::machine_name(),
+            ip if ip.is_unspecified() => machine_name(),
             ip => ip.to_string(),
         };
         let server = ServerAddress { host, port: local.port() };

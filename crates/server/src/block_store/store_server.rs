@@ -8,9 +8,11 @@
 //!
 //! Invariant: an answer leaves when all that it speaks of is durable, and says up to where the store is.
 
-use super::local::OwnLog;
+use super::bucket::{self, BucketSettings};
+use super::interface::{BlockStore, BlockStoreError};
+use super::local::{LocalBlocks, OwnLog};
 use super::note::{digits, id_of};
-use super::{BlockStore, BlockStoreError, BucketSettings, LocalBlocks, bucket};
+use super::server_error::ServedStoreError;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::{LocalStorage, LogError};
@@ -70,23 +72,20 @@ impl StoreServer {
     /// Opens the store in a directory, which is made if it is not there.
     ///
     /// # Errors
-    /// A text that says why.
+    /// [`ServedStoreError`]
     pub(super) fn open(
         directory: &Path,
         config: StoreConfig,
         location: Option<BucketLocation>,
-    ) -> Result<StoreServer, String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    ) -> Result<StoreServer, ServedStoreError> {
+        let failed = |error| ServedStoreError::Io { directory: directory.to_owned(), error };
         let files = directory.join("store");
         let (other, made) = match location {
             Some(_) => (files.clone(), directory.to_owned()),
             None => (directory.join(bucket::DIRECTORY), files.clone()),
         };
         if other.exists() {
-            return Err(format!(
-                "{} is there, so its blocks are at another kind of place; this one is for a new data directory",
-                other.display()
-            ));
+            return Err(ServedStoreError::OtherKind(other));
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&made).map_err(failed)?;
         let Some(BucketLocation { bucket, address, anew, takes_over }) = location else {
@@ -95,14 +94,12 @@ impl StoreServer {
                 None => drawn_name(directory).map_err(failed)?,
             };
             let storage = LocalStorage::open(&files).map_err(failed)?;
-            let store = holdfast_store::LogStore::open(Arc::new(storage), config)
-                .map_err(|error| error.to_string())?;
+            let store = holdfast_store::LogStore::open(Arc::new(storage), config)?;
             return Ok(StoreServer::new(name, LocalBlocks::over_log(store, OwnLog::OnDisk)));
         };
         let (data, patience) = (directory, Some(PATIENCE));
         let settings = BucketSettings { address: None, data, store: config, anew, takes_over, patience };
-        let blocks =
-            LocalBlocks::over_bucket(bucket, &address, &settings).map_err(|error| error.to_string())?;
+        let blocks = LocalBlocks::over_bucket(bucket, &address, &settings)?;
         if takes_over {
             // What it was called when this one had it last says nothing.
             put_name(directory, &blocks.tier().expect("it is in a bucket").name()).map_err(failed)?;
@@ -112,8 +109,8 @@ impl StoreServer {
 
     /// Over a store in a bucket. Its name is the bucket's, so a server whose disk was lost is known again; but where the loss
     /// of objects was accepted it is another, as a store that lacks something is not the one that the other side relies on.
-    fn in_bucket(directory: &Path, blocks: LocalBlocks) -> Result<StoreServer, String> {
-        let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    fn in_bucket(directory: &Path, blocks: LocalBlocks) -> Result<StoreServer, ServedStoreError> {
+        let failed = |error| ServedStoreError::Io { directory: directory.to_owned(), error };
         let tier = blocks.tier().expect("it is in a bucket");
         let name = match name_in(directory).map_err(failed)? {
             Some(name) if !tier.has_losses() => name,

@@ -46,9 +46,9 @@ struct CopyTotals {
 
 impl<'a> BlockCopier<'a> {
     pub(super) fn new(core: &'a ServerCore, to: &'a dyn BlockStore, id: Digest) -> BlockCopier<'a> {
-        let now_ns = core.clock.wall_ns();
-        let window = i64::try_from(core.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
-        BlockCopier { from: &*core.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
+        let now_ns = core.resources.clock.wall_ns();
+        let window = i64::try_from(core.resources.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
+        BlockCopier { from: &*core.resources.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
     }
 
     /// Copies all blocks, then what keeps them, and compares. `progress` is given the bytes done.

@@ -1,6 +1,6 @@
 //! The two marks that prevent a data directory and its converted copy from both being served, as a conversion sets them.
 
-use super::{ConvertError, failed, put_file};
+use super::error::{ConvertError, failed, put_file};
 use crate::moved::{CONVERTED, CONVERTING, converted, refusal};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;

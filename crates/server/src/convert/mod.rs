@@ -15,39 +15,34 @@
 //! - a place that has something else is refused before anything is put there.
 
 mod blocks;
+mod error;
 mod marks;
-mod notes;
 mod order;
 mod source;
 
+pub use error::ConvertError;
 #[cfg(test)]
 pub(crate) use order::copy_order;
 
 use crate::block_store::{
-    self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks,
+    self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, LocationError,
+    RemoteBlocks,
 };
 use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
-use crate::error::OpenError;
-use crate::maintenance;
 use crate::moved::moved_from;
-use crate::order::OrderError;
 use crate::server_core::ServerCore;
 use crate::standby::NEVER_CREATED;
+use error::{failed, put_file};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
-use holdfast_store::StoreError;
 use marks::{ConversionMark, ConversionPlan};
 use source::SourceOrder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long etcd may be unreachable, or another server's lease may last.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a data directory is to go.
 #[derive(Clone, Debug)]
@@ -84,9 +79,9 @@ pub enum OrderDestination {
 const HERE: &str = "here";
 
 impl std::str::FromStr for BlockDestination {
-    type Err = String;
+    type Err = LocationError;
 
-    fn from_str(text: &str) -> Result<BlockDestination, String> {
+    fn from_str(text: &str) -> Result<BlockDestination, LocationError> {
         if text == HERE { Ok(BlockDestination::Here) } else { text.parse().map(BlockDestination::At) }
     }
 }
@@ -165,66 +160,6 @@ impl ConvertedFileSystem {
     }
 }
 
-/// Why it was not done. The old directory is as it was.
-#[derive(Debug, thiserror::Error)]
-pub enum ConvertError {
-    /// Operator: there is no server's data.
-    #[error("{path} is not a server's data directory", path = .0.display())]
-    NoServer(PathBuf),
-    /// Operator: the directory is another user's.
-    #[error("{path} belongs to the user with number {owner}: do it as that user", path = .path.display())]
-    NotOwner {
-        /// The directory.
-        path: PathBuf,
-        /// Number of the user it belongs to.
-        owner: u32,
-    },
-    /// A data directory cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// Operator: it cannot be done like that.
-    #[error("{0}")]
-    Refused(String),
-    /// A file operation failed.
-    #[error("{action} {path}: {error}", path = .path.display())]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The old directory is damaged.
-    #[error("{0}")]
-    Damaged(String),
-    /// The new place is not reached, or fails.
-    #[error("{0}. Nothing is lost: the same command goes on where this one ended")]
-    Place(String),
-}
-
-impl From<BlockStoreError> for ConvertError {
-    fn from(error: BlockStoreError) -> ConvertError {
-        ConvertError::Place(error.to_string())
-    }
-}
-
-impl From<OrderError> for ConvertError {
-    fn from(error: OrderError) -> ConvertError {
-        ConvertError::Place(format!("the order: {error}"))
-    }
-}
-
-impl From<StoreError> for ConvertError {
-    fn from(error: StoreError) -> ConvertError {
-        ConvertError::Open(error.into())
-    }
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ConvertError {
-    move |error| ConvertError::Io { action, path: path.to_owned(), error }
-}
-
 /// Moves what the data directory in `config` has, or names, on which no server runs. `progress` is given bytes done and bytes
 /// in all.
 ///
@@ -273,7 +208,7 @@ pub fn convert(
         None => Arc::new(core),
     };
     check_whole(&core)?;
-    maintenance::final_checkpoints(&core);
+    core.final_checkpoints();
     let mut mark = ConversionMark::of(&to.data, &begun)?;
     for name in ["server-key", "allowed-superusers"] {
         copy_file(&old.join(name), &to.data.join(name))?;
@@ -295,7 +230,7 @@ pub fn convert(
     // One that ends meanwhile, as its lease in etcd was lost, must not be left out.
     let file_systems = core.file_systems();
     let mut report = ConvertReport::default();
-    let (mut bytes, all_bytes) = (0, core.blocks.figures()?.block_bytes);
+    let (mut bytes, all_bytes) = (0, core.resources.blocks.figures()?.block_bytes);
     for file_system in &file_systems {
         let id = file_system.id();
         let mut converted = ConvertedFileSystem::new(id, file_system.log_size());
@@ -305,7 +240,7 @@ pub fn convert(
                 progress(bytes, all_bytes.max(bytes));
             })?;
         }
-        converted.signed_blocks = core.store.signed_count(id)?;
+        converted.signed_blocks = core.resources.store.signed_count(id)?;
         report.file_systems.push(converted);
     }
     orders.copy(&file_systems, &old, &to.data)?;
@@ -398,7 +333,7 @@ fn check_destinations(
 /// Whether what is there can be moved as it is.
 fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
     // The new store would not remember the doubt.
-    if let Some(doubt) = core.blocks.status().and_then(|status| status.doubt) {
+    if let Some(doubt) = core.resources.blocks.status().and_then(|status| status.doubt) {
         return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
     }
     if let Some((id, why)) = core.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
@@ -431,11 +366,12 @@ fn blocks_at(
         }
         Some(BlockDestination::At(BlocksLocation::Server(address))) => {
             let settings = RemoteBlocksSettings { address: Some(address), data, key: key.clone(), anew };
-            let remote = RemoteBlocks::open(settings).map_err(ConvertError::Place)?;
+            let remote =
+                RemoteBlocks::open(settings).map_err(|error| ConvertError::Place(error.to_string()))?;
             Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
         }
         Some(BlockDestination::At(BlocksLocation::Bucket(address))) => {
-            let store = core.settings.store.clone();
+            let store = core.resources.settings.store.clone();
             let settings = BucketSettings {
                 address: Some(address),
                 data,
@@ -458,11 +394,6 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
         other => zeroize::Zeroizing::new(other.map_err(failed("reading", from))?),
     };
     put_file(to, &bytes)
-}
-
-/// Writes a small private file, durably and whole or not at all.
-fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
-    holdfast_durable::replace(to, bytes, holdfast_durable::PRIVATE).map_err(failed("writing", to))
 }
 
 /// The directory a server will be started on.

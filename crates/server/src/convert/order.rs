@@ -1,10 +1,12 @@
 //! Copies orders to their destination: the files of each, then its checkpoint, which makes it count.
 
-use super::notes::{note_about, notes_together};
+use super::error::{ConvertError, failed, put_file};
+use super::source::PATIENCE;
 use super::source::{OURSELVES, alone, away};
-use super::{ConvertError, Destination, OrderDestination, PATIENCE, failed, new_data, put_file};
+use super::{Destination, OrderDestination, new_data};
 use crate::file_system::FileSystem;
 use crate::history_file;
+use crate::notes::{note_about, notes_together};
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
 use crate::server::cluster_at;
@@ -39,7 +41,8 @@ impl OrderWriter {
             let path = data.store();
             let storage: Arc<dyn Storage> =
                 Arc::new(LocalStorage::open(&path).map_err(failed("opening", &path))?);
-            let store = holdfast_store::LogStore::open(storage.clone(), core.settings.store.clone())?;
+            let store =
+                holdfast_store::LogStore::open(storage.clone(), core.resources.settings.store.clone())?;
             return Ok(OrderWriter::Here { store, storage });
         };
         let cluster = cluster_at(access, to.order_login.as_deref(), OURSELVES, PATIENCE)?;

@@ -1,10 +1,10 @@
 //! The servers that have their orders in etcd until those are moved from there: this call stands in for all of them, and
 //! leaves a mark behind which none of them becomes active any more.
 
-use super::{ConvertError, PATIENCE};
+use super::error::ConvertError;
 use crate::block_store::machine_name;
 use crate::data::DataDirectory;
-use crate::error::OpenError;
+use crate::error::OrderLocationError;
 use crate::file_system::FileSystem;
 use crate::order::etcd::Cluster;
 use crate::server::cluster_at;
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How this program calls itself among the servers that etcd lists; no server has such an address.
 pub(super) const OURSELVES: &str = "(converting)";
+/// How long etcd may be unreachable, or another server's lease may last.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// How long servers that were killed are still listed.
 const LISTED: Duration = Duration::from_secs(5);
 
@@ -72,8 +74,7 @@ impl SourceOrder {
     pub(super) fn open(&mut self, mut core: ServerCore) -> Result<Arc<ServerCore>, ConvertError> {
         core.cluster = Some(self.cluster.clone());
         let core = Arc::new(core);
-        let threads = StandbyThreads::start(&core)
-            .map_err(|error| ConvertError::Open(OpenError::State(error.to_string())))?;
+        let threads = StandbyThreads::start(&core).map_err(OrderLocationError::Thread)?;
         self.threads = Some(threads);
         let start = Instant::now();
         loop {

@@ -1,8 +1,8 @@
 //! Requests about past states.
 
-use super::{FileSystem, verified};
+use super::FileSystem;
+use super::checks::{Author, verified};
 use crate::refusal::{RequestError, refuse};
-use crate::server_core::{Caller, ServerCore};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::history::{
@@ -14,19 +14,14 @@ use std::collections::HashSet;
 
 impl FileSystem {
     /// Addresses of the tables that past states refer to; these cannot be dereferenced.
-    pub(crate) fn past_tables(&self, core: &ServerCore) -> Result<HashSet<Digest>, RequestError> {
-        Ok(self.current(core)?.archive().roots().collect())
+    pub(crate) fn past_tables(&self) -> Result<HashSet<Digest>, RequestError> {
+        Ok(self.current()?.archive().roots().collect())
     }
 
     /// Which past states are kept; with `note` the present one, if nothing is pending in it.
-    pub(crate) fn history(
-        &self,
-        core: &ServerCore,
-        after: u64,
-        note: bool,
-    ) -> Result<Response, RequestError> {
+    pub(crate) fn history(&self, after: u64, note: bool) -> Result<Response, RequestError> {
         let answer = {
-            let mut ledger = self.current(core)?;
+            let mut ledger = self.current()?;
             if note && ledger.note_state().is_none() {
                 return Err(ServerError::Busy.into());
             }
@@ -34,19 +29,14 @@ impl FileSystem {
             Response::History { points, more, named: ledger.archive().snapshots().cloned().collect() }
         };
         // Nothing leaves the server that a power loss could still undo.
-        core.commit(self)?;
+        self.sync()?;
         Ok(answer)
     }
 
     /// A past state with its proofs, up to the log of `known` operations.
-    pub(crate) fn past(
-        &self,
-        core: &ServerCore,
-        log_size: u64,
-        known: u64,
-    ) -> Result<Response, RequestError> {
+    pub(crate) fn past(&self, log_size: u64, known: u64) -> Result<Response, RequestError> {
         let answer = {
-            let ledger = self.current(core)?;
+            let ledger = self.current()?;
             let Some((view, newest)) = ledger.archive().state(log_size) else {
                 return Ok(Response::Past(None));
             };
@@ -69,19 +59,18 @@ impl FileSystem {
                 view,
             }
         };
-        core.commit(self)?;
+        self.sync()?;
         Ok(Response::Past(Some(Box::new(answer))))
     }
 
     /// Names a past state, which is kept until the name is removed.
     pub(crate) fn name_snapshot(
         &self,
-        core: &ServerCore,
-        caller: &Caller,
-        device: DeviceId,
+        author: Author,
         snapshot: Signed<Snapshot>,
     ) -> Result<Response, RequestError> {
-        let snapshot = verified(snapshot, caller)?;
+        let device = author.device;
+        let snapshot = verified(snapshot, author)?;
         let value = snapshot.value();
         if value.device != device || value.file_system != self.id {
             return refuse("the name is in another device's name, or of another file system");
@@ -90,7 +79,7 @@ impl FileSystem {
             return refuse(offence);
         }
         let authors = {
-            let ledger = self.current(core)?;
+            let ledger = self.current()?;
             if let Some(known) = ledger.archive().by_name(&value.name) {
                 return match known == snapshot.signed() {
                     true => Ok(Response::Done),
@@ -111,9 +100,9 @@ impl FileSystem {
         }
         // From here on the device that stored a block of the snapshot cannot dereference it, and the log has what the
         // history file will refer to.
-        core.blocks.snapshot(self.id, core.clock.wall_ns())?;
-        core.commit(self)?;
-        let mut ledger = self.current(core)?;
+        self.resources.blocks.snapshot(self.id, self.resources.clock.wall_ns())?;
+        self.sync()?;
+        let mut ledger = self.current()?;
         if ledger.archive().by_name(&value.name).is_some_and(|known| known != snapshot.signed()) {
             return refuse(format!("there is a snapshot named {} already", value.name));
         }
@@ -126,24 +115,23 @@ impl FileSystem {
     /// Removes the name of a snapshot.
     pub(crate) fn end_snapshot(
         &self,
-        core: &ServerCore,
-        caller: &Caller,
-        device: DeviceId,
+        author: Author,
         end: Signed<SnapshotEnd>,
     ) -> Result<Response, RequestError> {
-        let end = verified(end, caller)?;
+        let device = author.device;
+        let end = verified(end, author)?;
         if end.value().device != device || end.value().file_system != self.id {
             return refuse("it is in another device's name, or of another file system");
         }
         let ended = |snapshot: &&Signed<Snapshot>| snapshot.value.digest() == end.value().snapshot;
-        let known = self.current(core)?.archive().snapshots().find(ended).cloned();
+        let known = self.current()?.archive().snapshots().find(ended).cloned();
         let Some(known) = known else { return Ok(Response::Done) };
         if !self.acts_for(device, known.value.device) {
-            let author = known.value.device.0;
-            let why = format!("the snapshot {} is of device {author}, of another user", known.value.name);
+            let other = known.value.device.0;
+            let why = format!("the snapshot {} is of device {other}, of another user", known.value.name);
             return Err(ServerError::NotAllowed(why).into());
         }
-        self.current(core)?.rename_states(|archive| archive.end(end.signed().clone()))?;
+        self.current()?.rename_states(|archive| archive.end(end.signed().clone()))?;
         Ok(Response::Done)
     }
 

@@ -1,30 +1,20 @@
-//! Advisory locks: requests to the table of locks and back, and the note on disk that some may be held, which gives
-//! those who held them a time of grace after a restart.
+//! Advisory locks: requests to the table of locks and back.
 
 use super::FileSystem;
 use crate::refusal::RequestError;
-use crate::server_core::ServerCore;
 use holdfast_content::DeviceId;
 use holdfast_protocol::locks::{Holder, LockAttempt, LockOutcome, SessionId};
 use holdfast_protocol::message::{LockHolder, LockMode, LockReply, LockRequest, Response, ServerError};
-use parking_lot::Mutex;
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use tokio::sync::futures::Notified;
 
 impl FileSystem {
     /// Carries out a lock request without waiting.
-    pub(crate) fn lock(
-        &self,
-        core: &ServerCore,
-        device: DeviceId,
-        request: &LockRequest,
-    ) -> Result<Response, RequestError> {
+    pub(crate) fn lock(&self, device: DeviceId, request: &LockRequest) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
         if wish.mode.is_some() {
-            self.note_locks(core)?;
+            self.note_locks()?;
         }
-        let now_ms = core.clock.monotonic_ms();
+        let now_ms = self.now_ms();
         let mut table = self.locks.lock();
         let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let granted = table.request(holder, &wish, now_ms);
@@ -39,12 +29,11 @@ impl FileSystem {
     /// What would be in the way of a lock.
     pub(crate) fn test_lock(
         &self,
-        core: &ServerCore,
         device: DeviceId,
         request: &LockRequest,
     ) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
-        let now_ms = core.clock.monotonic_ms();
+        let now_ms = self.now_ms();
         let mut table = self.locks.lock();
         let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let answer = match table.test(holder, &wish, now_ms) {
@@ -57,12 +46,11 @@ impl FileSystem {
     /// What is in the way of a lock that its holder waits for from now on, until [`FileSystem::waits_no_more`].
     pub(crate) fn wait_for_lock(
         &self,
-        core: &ServerCore,
         device: DeviceId,
         request: &LockRequest,
     ) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
-        let now_ms = core.clock.monotonic_ms();
+        let now_ms = self.now_ms();
         let mut table = self.locks.lock();
         let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let granted = table.wait_for(holder, &wish, now_ms);
@@ -70,13 +58,8 @@ impl FileSystem {
     }
 
     /// A run of a client is still there.
-    pub(crate) fn keep_locks(
-        &self,
-        core: &ServerCore,
-        device: DeviceId,
-        run: u128,
-    ) -> Result<Response, RequestError> {
-        let now_ms = core.clock.monotonic_ms();
+    pub(crate) fn keep_locks(&self, device: DeviceId, run: u128) -> Result<Response, RequestError> {
+        let now_ms = self.now_ms();
         let epoch =
             self.locks.lock().renew_session(SessionId { device, run }, now_ms).ok_or(ServerError::Busy)?;
         Ok(Response::Locks { epoch, answer: LockReply::Granted })
@@ -146,41 +129,5 @@ fn answer(granted: LockOutcome) -> LockReply {
             LockReply::Grace { left_ms: u32::try_from(left_ms).unwrap_or(u32::MAX) }
         }
         LockOutcome::TooMany => LockReply::TooMany,
-    }
-}
-
-/// A file that is there while locks may be held: locks are in memory only, but that there were some must be known
-/// after a crash.
-pub(crate) struct LocksNote {
-    path: Option<PathBuf>,
-    is_set: Mutex<bool>,
-}
-
-impl LocksNote {
-    /// The note at `path`; with `None`, nothing is written.
-    pub(crate) fn at(path: Option<PathBuf>) -> LocksNote {
-        LocksNote { is_set: Mutex::new(path.as_ref().is_some_and(|path| path.exists())), path }
-    }
-
-    /// Whether locks may have been held when the server ended.
-    pub(crate) fn is_set(&self) -> bool {
-        *self.is_set.lock()
-    }
-
-    /// Makes the note, durably, before the first lock is granted.
-    pub(super) fn set(&self) -> std::io::Result<()> {
-        let mut is_set = self.is_set.lock();
-        let Some(path) = self.path.as_ref().filter(|_| !*is_set) else { return Ok(()) };
-        File::create(path)?.sync_all()?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-        *is_set = true;
-        Ok(())
-    }
-
-    /// Removes the note: the server shuts down cleanly and no lock is held.
-    pub(crate) fn clear(&self) {
-        let mut is_set = self.is_set.lock();
-        let removed = self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok());
-        *is_set &= !removed;
     }
 }

@@ -3,7 +3,6 @@
 
 use super::FileSystem;
 use crate::refusal::RequestError;
-use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, Membership, UserId};
 use holdfast_protocol::message::Usage;
 use holdfast_store::{Allowance, Charge};
@@ -18,26 +17,26 @@ const NEAR_PERCENT: u64 = 75;
 
 impl FileSystem {
     /// What storing may come to for a device's user; `None`: there is no limit.
-    pub(crate) fn allowance(&self, core: &ServerCore, device: DeviceId) -> Option<Allowance> {
+    pub(crate) fn allowance(&self, device: DeviceId) -> Option<Allowance> {
         let ledger = self.ledger.lock();
         let members = ledger.sequencer().membership();
         let user = members.devices.get(&device)?.user;
-        let bytes = limit(members, user, core)?;
+        let bytes = self.limit(members, user)?;
         let reserve = (bytes / RESERVE_PART).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
         Some(Allowance { devices: devices_of(members, user), bytes, reserve })
     }
 
     /// Devices of users who are near their limits.
-    pub(crate) fn near_limits(&self, core: &ServerCore) -> Result<BTreeSet<DeviceId>, RequestError> {
+    pub(crate) fn near_limits(&self) -> Result<BTreeSet<DeviceId>, RequestError> {
         let limited: Vec<(Vec<DeviceId>, u64)> = {
             let ledger = self.ledger.lock();
             let members = ledger.sequencer().membership();
-            let limits = members.users.keys().map(|user| (*user, limit(members, *user, core)));
+            let limits = members.users.keys().map(|user| (*user, self.limit(members, *user)));
             limits.filter_map(|(user, limit)| Some((devices_of(members, user), limit?))).collect()
         };
         let mut near = BTreeSet::new();
         for (devices, limit) in limited {
-            if core.blocks.charged(self.id, &devices)?.bytes > limit / 100 * NEAR_PERCENT {
+            if self.resources.blocks.charged(self.id, &devices)?.bytes > limit / 100 * NEAR_PERCENT {
                 near.extend(devices);
             }
         }
@@ -45,20 +44,20 @@ impl FileSystem {
     }
 
     /// What a device's user is charged for; for the superuser, what every user is charged for.
-    pub(crate) fn usage(&self, core: &ServerCore, device: DeviceId) -> Result<Vec<Usage>, RequestError> {
+    pub(crate) fn usage(&self, device: DeviceId) -> Result<Vec<Usage>, RequestError> {
         let users: Vec<(UserId, Vec<DeviceId>, Option<u64>)> = {
             let ledger = self.ledger.lock();
             let members = ledger.sequencer().membership();
             let asks = members.devices.get(&device).map(|device| device.user);
             let may_see = |user: &&UserId| asks == Some(**user) || asks == Some(UserId::SUPERUSER);
             let users = members.users.keys().filter(may_see);
-            users.map(|user| (*user, devices_of(members, *user), limit(members, *user, core))).collect()
+            users.map(|user| (*user, devices_of(members, *user), self.limit(members, *user))).collect()
         };
         // The figures of all users are computed exactly; those of one user are requested often, so they are not.
-        let exact = if users.len() > 1 { Some(core.blocks.charges(self.id)?) } else { None };
+        let exact = if users.len() > 1 { Some(self.resources.blocks.charges(self.id)?) } else { None };
         let charge = |devices: &[DeviceId]| match &exact {
             Some(charges) => Ok(devices.iter().filter_map(|device| charges.get(device).copied()).sum()),
-            None => core.blocks.charged(self.id, devices),
+            None => self.resources.blocks.charged(self.id, devices),
         };
         let mut heads = Vec::with_capacity(users.len());
         for (user, devices, limit) in users {
@@ -67,14 +66,14 @@ impl FileSystem {
         }
         Ok(heads)
     }
+
+    fn limit(&self, members: &Membership, user: UserId) -> Option<u64> {
+        let signed = members.quotas.get(&user).copied();
+        signed.into_iter().chain(self.resources.settings.user_quota).min()
+    }
 }
 
 /// All devices of a user, also those removed: what they stored is the user's.
 fn devices_of(members: &Membership, user: UserId) -> Vec<DeviceId> {
     members.devices.iter().filter(|(_, device)| device.user == user).map(|(id, _)| *id).collect()
-}
-
-fn limit(members: &Membership, user: UserId, core: &ServerCore) -> Option<u64> {
-    let signed = members.quotas.get(&user).copied();
-    signed.into_iter().chain(core.user_quota()).min()
 }

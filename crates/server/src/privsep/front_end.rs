@@ -1,21 +1,16 @@
 //! The front end as a component: it holds listening sockets and a channel to the back end, and nothing else.
 
+use super::back_end_client::BackEndClient;
 use super::log::LogForwarder;
-use super::messages::{BACK_END_PORT, BackEndReply, BackEndRequest, FrontEndSettings};
-use holdfast_components::{Asker, ComponentError, Context, Ended, Patience, ReceivedReply};
-use holdfast_crypto::{PublicKey, Signature};
+use super::messages::{BACK_END_PORT, FrontEndSettings};
+use holdfast_components::{Context, Ended, Patience};
+use holdfast_crypto::PublicKey;
 use holdfast_rpc::Listeners;
-use holdfast_rpc::privsep::{self, BackEnd, BackEndError};
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use holdfast_rpc::privsep;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-
-/// How long a request to the back end may take. It signs and verifies, and does not touch the disk.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The files that a front end holds.
 pub(crate) const TCP: &str = "tcp";
@@ -66,73 +61,6 @@ async fn stopped(context: &Context, stop_signal: OwnedFd) {
         match context.ports.attend(Patience::Never) {
             Ok(None) => ready.clear_ready(),
             Ok(Some(Ended::Stopped | Ended::Orphaned)) | Err(_) => return,
-        }
-    }
-}
-
-/// Sends requests to the back end.
-pub(super) struct BackEndClient(Asker<BackEndRequest, BackEndReply>);
-
-impl BackEndClient {
-    fn ask(
-        &self,
-        request_body: &BackEndRequest,
-        files: &[OwnedFd],
-    ) -> Result<ReceivedReply<BackEndReply>, BackEndError> {
-        let patience = Patience::of(PATIENCE);
-        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let ticket = self.0.start(0, request_body, &files, patience).map_err(refused)?;
-        self.0.finish(ticket, patience).map_err(|error| {
-            self.0.forget(ticket);
-            refused(error)
-        })
-    }
-
-    pub(super) fn say(&self, warning: bool, text: String) {
-        // A line that cannot be logged changes nothing.
-        let _ = self.ask(&BackEndRequest::Log { warning, text }, &[]);
-    }
-}
-
-fn refused(error: ComponentError) -> BackEndError {
-    match error {
-        ComponentError::Refused { refusal, .. } => BackEndError(refusal.to_string()),
-        error => BackEndError(error.to_string()),
-    }
-}
-
-fn strange<T>() -> Result<T, BackEndError> {
-    Err(BackEndError("the back end sent another reply than the request needs".to_owned()))
-}
-
-impl BackEnd for BackEndClient {
-    fn nonce(&self) -> Result<[u8; 32], BackEndError> {
-        match self.ask(&BackEndRequest::Nonce, &[])?.body {
-            BackEndReply::Nonce(nonce) => Ok(nonce),
-            _ => strange(),
-        }
-    }
-
-    fn sign(&self, transcript: Vec<u8>) -> Result<Signature, BackEndError> {
-        match self.ask(&BackEndRequest::Sign { transcript }, &[])?.body {
-            BackEndReply::Signature(signature) => Ok(Signature(signature)),
-            _ => strange(),
-        }
-    }
-
-    fn introduce(
-        &self,
-        transcript: Vec<u8>,
-        signature: Vec<u8>,
-        address: SocketAddr,
-        tcp: Option<OwnedFd>,
-    ) -> Result<UnixStream, BackEndError> {
-        let files: Vec<OwnedFd> = tcp.into_iter().collect();
-        let request_body = BackEndRequest::Introduce { transcript, signature, address: address.into() };
-        let ReceivedReply { body, files, .. } = self.ask(&request_body, &files)?;
-        match (body, <[OwnedFd; 1]>::try_from(files)) {
-            (BackEndReply::Introduced, Ok([stream])) => Ok(stream.into()),
-            _ => strange(),
         }
     }
 }

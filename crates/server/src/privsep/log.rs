@@ -1,6 +1,6 @@
 //! The front end's log: lines of information and warnings, which the back end writes down for it.
 
-use super::front_end::BackEndClient;
+use super::back_end_client::BackEndClient;
 use super::messages::LOG_LINE_BYTES_MAX;
 use std::fmt::Write;
 use std::sync::Arc;

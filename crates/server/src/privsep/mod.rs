@@ -7,6 +7,7 @@
 //! its connections are lost and nothing else: another is started with the same listeners, whose queues the kernel has
 //! kept, clients connect anew, and what was acknowledged was on the disk before.
 
+mod back_end_client;
 mod front_end;
 mod log;
 pub mod messages;

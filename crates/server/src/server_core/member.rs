@@ -2,23 +2,21 @@
 
 use super::{Caller, ServerCore};
 use crate::blocks::{self, RetrievedBlocks};
-use crate::file_system::FileSystem;
-use crate::holds;
+use crate::file_system::{Author, FileSystem};
 use crate::parcels::{self, Unpacked};
 use crate::refusal::{RequestError, refuse};
-
-use holdfast_content::{DeviceId, Parcel, StoredBlock};
+use crate::resources::Resources;
+use holdfast_content::{Parcel, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey, Signature};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::leases::{LEASE_REQUESTS_MAX, LeaseGrant, LeaseRequest};
+use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::message::{
     ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, Request, Response,
     ServerError, ServerKeys,
 };
-
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
-use std::sync::Arc;
 use tracing::trace_span;
 
 /// Longest a device may pin blocks in one request.
@@ -36,16 +34,18 @@ type Answer = Result<Response, RequestError>;
 /// A request of a member's device.
 pub(super) struct MemberRequest<'a> {
     pub(super) core: &'a ServerCore,
+    pub(super) resources: &'a Resources,
     pub(super) caller: &'a Caller,
-    pub(super) file_system: &'a Arc<FileSystem>,
-    pub(super) device: DeviceId,
+    pub(super) file_system: &'a FileSystem,
+    pub(super) author: Author,
     pub(super) now_ns: i64,
 }
 
 impl MemberRequest<'_> {
     /// Answers a request. One that waits (for a recall, a lock, a pending operation) is answered elsewhere.
     pub(super) fn answer(&self, request: Request) -> Answer {
-        let (core, file_system, device) = (self.core, self.file_system, self.device);
+        let (core, resources, file_system) = (self.core, self.resources, self.file_system);
+        let (author, device) = (self.author, self.author.device);
         let kind: &str = (&request).into();
         let _span = trace_span!(target: "operation", "member request", device = device.0, kind).entered();
         if core.awaiting.has(&self.id()) && !is_harmless(&request) {
@@ -59,7 +59,7 @@ impl MemberRequest<'_> {
             Request::Commit { structure, attached } => self.commit(structure, attached),
             Request::Fast { .. } => self.fast(request),
             Request::Look { log_size } => {
-                let reply = file_system.look(core, device, log_size)?;
+                let reply = file_system.look(device, log_size)?;
                 self.sync()?;
                 Ok(Response::View(reply))
             }
@@ -67,45 +67,46 @@ impl MemberRequest<'_> {
             Request::StoreParcels(parcels) => self.store_parcels(parcels),
             Request::Retrieve(addresses) => self.retrieve(&addresses),
             Request::RetrieveParcel { wanted, bases, level } => {
-                parcels::retrieve(core, self.id(), &wanted, &bases, level)
+                parcels::retrieve(&*resources.blocks, &resources.parcels, self.id(), &wanted, &bases, level)
             }
             Request::RetrieveTree { root, have, data, bytes_max, level } => {
-                parcels::retrieve_tree(core, self.id(), root, &have, data, bytes_max, level)
+                let walk = parcels::TreeRequest { root, have: &have, data, bytes_max, level };
+                parcels::retrieve_tree(&*resources.blocks, &resources.parcels, self.id(), walk)
             }
             Request::Present(addresses) => self.present(&addresses),
             Request::Dereference(addresses) => self.dereference(addresses),
             Request::VStore { index, bytes, signature } => self.store_signed(index, &bytes, signature),
             Request::VRetrieve { key, index, before_ns } => self.retrieve_signed(&key, index, before_ns),
             Request::Snapshot => {
-                core.blocks.snapshot(self.id(), self.now_ns)?;
+                resources.blocks.snapshot(self.id(), self.now_ns)?;
                 self.done()
             }
             Request::Pin { addresses, seconds } => self.pin(&addresses, seconds),
-            Request::Hold { name, roots } => holds::hold(core, file_system, device, name, roots),
-            Request::Unhold { name } => holds::unhold(core, file_system, device, &name),
-            Request::Usage => Ok(Response::Usage(file_system.usage(core, device)?)),
-            Request::Holds => Ok(Response::Holds(holds::list(core, self.id())?)),
+            Request::Hold { name, roots } => file_system.hold(device, name, roots),
+            Request::Unhold { name } => file_system.unhold(device, &name),
+            Request::Usage => Ok(Response::Usage(file_system.usage(device)?)),
+            Request::Holds => Ok(Response::Holds(file_system.holds()?)),
             Request::AwaitRecall { run, epoch, acknowledged, .. } => {
-                Ok(Response::Recalled(file_system.recall(core, device, run, epoch, acknowledged)))
+                Ok(Response::Recalled(file_system.recall(device, run, epoch, acknowledged)))
             }
             Request::EndLeases { run } => {
                 file_system.end_leases(device, run);
                 Ok(Response::Done)
             }
-            Request::Lock(request) => file_system.lock(core, device, &request),
-            Request::TestLock(request) => file_system.test_lock(core, device, &request),
-            Request::AwaitLock { lock, .. } => file_system.wait_for_lock(core, device, &lock),
-            Request::KeepLocks { run } => file_system.keep_locks(core, device, run),
+            Request::Lock(request) => file_system.lock(device, &request),
+            Request::TestLock(request) => file_system.test_lock(device, &request),
+            Request::AwaitLock { lock, .. } => file_system.wait_for_lock(device, &lock),
+            Request::KeepLocks { run } => file_system.keep_locks(device, run),
             Request::EndLocks { run } => Ok(file_system.end_locks(device, run)),
             Request::Witnessed { log_size } => {
-                Ok(Response::Witnessed(file_system.witnessed_heads(core, log_size)?))
+                Ok(Response::Witnessed(file_system.witnessed_heads(log_size)?))
             }
             Request::SetServerKeys(list) => self.set_server_keys(list),
-            Request::History { after, note } => file_system.history(core, after, note),
-            Request::Past { log_size, known } => file_system.past(core, log_size, known),
-            Request::NameSnapshot(snapshot) => file_system.name_snapshot(core, self.caller, device, snapshot),
-            Request::EndSnapshot(end) => file_system.end_snapshot(core, self.caller, device, end),
-            Request::Leaves { first, count } => file_system.leaves(core, first, count),
+            Request::History { after, note } => file_system.history(after, note),
+            Request::Past { log_size, known } => file_system.past(log_size, known),
+            Request::NameSnapshot(snapshot) => file_system.name_snapshot(author, snapshot),
+            Request::EndSnapshot(end) => file_system.end_snapshot(author, end),
+            Request::Leaves { first, count } => file_system.leaves(first, count),
             Request::Servers => Ok(core.servers()),
             Request::BlockServer(_) => refuse("this is no block server"),
             Request::Hello { .. }
@@ -121,7 +122,7 @@ impl MemberRequest<'_> {
 
     /// Makes everything appended so far durable.
     fn sync(&self) -> Result<(), RequestError> {
-        self.core.commit(self.file_system)
+        self.file_system.sync()
     }
 
     /// Makes what was done durable, and says so.
@@ -146,16 +147,9 @@ impl MemberRequest<'_> {
         let checked = blocks::check_attached(blocks)?;
         let receipt = match known {
             Some(receipt) => receipt,
-            None => file_system.declare_restore(
-                core,
-                self.caller,
-                self.device,
-                certificate,
-                structure,
-                checked,
-            )?,
+            None => file_system.declare_restore(self.author, certificate, structure, checked)?,
         };
-        let reply = core.settled(file_system, Ok(receipt))?;
+        let reply = file_system.settle(Ok(receipt))?;
         core.awaiting.declared(&self.id());
         tracing::info!(file_system = %self.id(), operations = file_system.log_size(), "its restore was declared");
         Ok(reply)
@@ -167,23 +161,16 @@ impl MemberRequest<'_> {
             return refuse("this is no update");
         };
         let number = certificate.value.number;
-        let _span = trace_span!(target: "operation", "Update", device = self.device.0, number).entered();
+        let _span =
+            trace_span!(target: "operation", "Update", device = self.author.device.0, number).entered();
         let checked = match self.attached(attached)? {
             Unpacked::Blocks(checked) => checked,
             Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
         };
         check_lease_request(lease.as_ref())?;
         let run = lease.as_ref().map(|lease_request| lease_request.run);
-        let (reply, grant) = self.file_system.update(
-            self.core,
-            self.caller,
-            self.device,
-            certificate,
-            checked,
-            log_size,
-            by_difference,
-            lease,
-        )?;
+        let (reply, grant) =
+            self.file_system.update(self.author, certificate, checked, log_size, by_difference, lease)?;
         self.sync()?;
         self.file_system.tell_waiters();
         Ok(match (reply, self.noted(run, grant)) {
@@ -196,13 +183,14 @@ impl MemberRequest<'_> {
     /// COMMIT: the structure of an operation that was ordered by [`MemberRequest::update`].
     fn commit(&self, structure: Signed<Structure>, attached: Attached) -> Answer {
         let number = structure.value.number();
-        let _span = trace_span!(target: "operation", "Commit", device = self.device.0, number).entered();
+        let _span =
+            trace_span!(target: "operation", "Commit", device = self.author.device.0, number).entered();
         let checked = match self.attached(attached)? {
             Unpacked::Blocks(checked) => checked,
             Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
         };
-        let outcome = self.file_system.commit(self.core, self.caller, self.device, structure, checked)?;
-        self.core.settled(self.file_system, outcome.ok_or(Response::Aborted))
+        let outcome = self.file_system.commit(self.author, structure, checked)?;
+        self.file_system.settle(outcome.ok_or(Response::Aborted))
     }
 
     /// Both in one request, if the view that was signed against is the present one and nothing is pending.
@@ -212,7 +200,7 @@ impl MemberRequest<'_> {
             return refuse("this is no fast operation");
         };
         let number = certificate.value.number;
-        let _span = trace_span!(target: "operation", "Fast", device = self.device.0, number).entered();
+        let _span = trace_span!(target: "operation", "Fast", device = self.author.device.0, number).entered();
         let checked = match self.attached(attached)? {
             Unpacked::Blocks(checked) => checked,
             Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
@@ -220,17 +208,9 @@ impl MemberRequest<'_> {
         check_lease_request(lease.as_ref())?;
         let run = lease.as_ref().map(|lease_request| lease_request.run);
         let known = by_difference.then_some(log_size);
-        let (outcome, grant) = self.file_system.fast(
-            self.core,
-            self.caller,
-            self.device,
-            certificate,
-            structure,
-            checked,
-            known,
-            lease,
-        )?;
-        let reply = self.core.settled(self.file_system, outcome)?;
+        let (outcome, grant) =
+            self.file_system.fast(self.author, certificate, structure, checked, known, lease)?;
+        let reply = self.file_system.settle(outcome)?;
         Ok(match (reply, self.noted(run, grant)) {
             (Response::Committed(receipt), Some(grant)) => Response::LeasedCommitted(receipt, grant),
             (reply, _) => reply,
@@ -243,39 +223,46 @@ impl MemberRequest<'_> {
     }
 
     fn store_parcels(&self, given: Vec<Parcel>) -> Answer {
-        match parcels::unpack(&*self.core.blocks, self.id(), given, PARCELS_PLAIN_BYTES_MAX)? {
+        match parcels::unpack(&*self.resources.blocks, self.id(), given, PARCELS_PLAIN_BYTES_MAX)? {
             Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
             Unpacked::Blocks(unpacked) => self.put(unpacked),
         }
     }
 
     fn put(&self, checked: Vec<(Digest, StoredBlock)>) -> Answer {
-        self.core.counters.blocks_stored.add(checked.len() as u64);
-        let allowance = self.file_system.allowance(self.core, self.device);
-        self.core.blocks.store(self.id(), self.device, checked, allowance.as_ref(), self.now_ns)?;
+        self.resources.counters.blocks_stored.add(checked.len() as u64);
+        let allowance = self.file_system.allowance(self.author.device);
+        self.resources.blocks.store(
+            self.id(),
+            self.author.device,
+            checked,
+            allowance.as_ref(),
+            self.now_ns,
+        )?;
         self.done()
     }
 
     fn retrieve(&self, addresses: &[Digest]) -> Answer {
         let RetrievedBlocks { blocks, bytes } =
-            blocks::retrieve(&*self.core.blocks, self.id(), addresses, self.caller.answer_bytes)?;
-        self.core.counters.blocks_retrieved.add(blocks.len() as u64);
-        self.core.counters.bytes_retrieved.add(bytes as u64);
+            blocks::retrieve(&*self.resources.blocks, self.id(), addresses, self.caller.answer_bytes)?;
+        self.resources.counters.blocks_retrieved.add(blocks.len() as u64);
+        self.resources.counters.bytes_retrieved.add(bytes as u64);
         Ok(Response::Blocks(blocks))
     }
 
     fn present(&self, addresses: &[Digest]) -> Answer {
         blocks::check_count(addresses.len())?;
-        let here = self.core.blocks.renew(self.id(), addresses, self.now_ns)?;
+        let here = self.resources.blocks.renew(self.id(), addresses, self.now_ns)?;
         Ok(Response::Present(here.into_iter().collect()))
     }
 
     fn dereference(&self, addresses: Vec<Digest>) -> Answer {
         blocks::check_count(addresses.len())?;
         // A table that was replaced since may belong to a past state that is kept.
-        let past = self.file_system.past_tables(self.core)?;
+        let past = self.file_system.past_tables()?;
         let addresses: Vec<_> = addresses.into_iter().filter(|address| !past.contains(address)).collect();
-        let dropped = self.core.blocks.dereference(self.id(), self.device, &addresses, self.now_ns)?;
+        let dropped =
+            self.resources.blocks.dereference(self.id(), self.author.device, &addresses, self.now_ns)?;
         self.sync()?;
         Ok(Response::Dereferenced(dropped))
     }
@@ -287,10 +274,10 @@ impl MemberRequest<'_> {
         if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
             return refuse("a signed block is over the limits");
         }
-        if self.file_system.allowance(self.core, self.device).is_some() {
+        if self.file_system.allowance(self.author.device).is_some() {
             return refuse("signed blocks are not charged, so nobody with a limit may store them");
         }
-        self.core.store.vstore(self.id(), &self.caller.peer, index, bytes, signature, self.now_ns)?;
+        self.resources.store.vstore(self.id(), &self.author.key, index, bytes, signature, self.now_ns)?;
         self.done()
     }
 
@@ -298,7 +285,7 @@ impl MemberRequest<'_> {
         if self.core.cluster.is_some() {
             return refuse(NO_SIGNED_BLOCKS);
         }
-        let found = self.core.store.vretrieve(self.id(), key, index, before_ns)?;
+        let found = self.resources.store.vretrieve(self.id(), key, index, before_ns)?;
         Ok(Response::SignedBlock(found.map(|found| (found.block, found.signature, found.stored_ns))))
     }
 
@@ -308,19 +295,25 @@ impl MemberRequest<'_> {
             return refuse("a pin lasts at most 3,600 seconds");
         }
         let until_ns = self.now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
-        self.core.blocks.pin(self.id(), self.device.0.into(), addresses, until_ns, self.now_ns)?;
+        self.resources.blocks.pin(
+            self.id(),
+            self.author.device.0.into(),
+            addresses,
+            until_ns,
+            self.now_ns,
+        )?;
         self.done()
     }
 
     fn set_server_keys(&self, list: Signed<ServerKeys>) -> Answer {
-        self.file_system.set_server_keys(list, &self.caller.peer, &self.core.server_key())?;
+        self.file_system.set_server_keys(list, &self.author.key)?;
         self.done()
     }
 
     /// Checks what rides along with an operation, and unpacks it.
     fn attached(&self, given: Attached) -> Result<Unpacked, RequestError> {
         let mut checked = blocks::check_attached(given.blocks)?;
-        let blocks = &*self.core.blocks;
+        let blocks = &*self.resources.blocks;
         Ok(match parcels::unpack(blocks, self.id(), given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
             Unpacked::Blocks(unpacked) => {
                 checked.extend(unpacked);
@@ -332,7 +325,7 @@ impl MemberRequest<'_> {
 
     /// The leases to grant, once it is durably noted which session holds them; without leases if that fails.
     fn noted(&self, run: Option<u128>, grant: Option<LeaseGrant>) -> Option<LeaseGrant> {
-        let (file_system, device) = (self.file_system, self.device);
+        let (file_system, device) = (self.file_system, self.author.device);
         let grant = grant?;
         if grant.term_ms == 0 {
             return Some(grant);
@@ -340,7 +333,7 @@ impl MemberRequest<'_> {
         let (run, exclusively) = (run?, grant.exclusive_ms > 0);
         let noted = match file_system.order.notes() {
             Some(notes) => file_system.note_session(notes, device, run, exclusively).map_err(Into::into),
-            None => self.core.leases_note.note(self.core, file_system, device, run, exclusively),
+            None => self.core.note_leases(file_system, SessionId { device, run }, exclusively),
         };
         match noted {
             Ok(()) => Some(grant),

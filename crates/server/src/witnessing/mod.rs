@@ -3,15 +3,17 @@
 //! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if its
 //! signature is valid. A witness that does not reply delays nothing: clients decide how old a head may be.
 
-use crate::error::RunError;
+pub use crate::config::WitnessAddress;
+
+use crate::error::{RunError, WitnessSettingsError};
 use crate::file_system::FileSystem;
 use crate::server_core::ServerCore;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_checkpoint::checkpoint::log_key;
-use holdfast_checkpoint::note::{KeyKind, VerifierKey};
+use holdfast_checkpoint::note::KeyKind;
 use holdfast_checkpoint::submission::Submission;
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::HEADS_MAX;
+use holdfast_protocol::message::{HEADS_MAX, ServerError};
 use holdfast_witness::{WitnessClient, WitnessError, WitnessReply};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
@@ -19,15 +21,6 @@ use std::time::{Duration, Instant};
 
 /// Attempts in one round: the first may only show which head the witness signed last.
 const ATTEMPTS: u32 = 3;
-
-/// A witness: its URL and the key that verifies its cosignatures.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WitnessAddress {
-    /// The submission prefix of its URL.
-    pub url: String,
-    /// The key that verifies its cosignatures.
-    pub key: VerifierKey,
-}
 
 /// The status of one witness for one file system.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -62,7 +55,7 @@ pub(crate) struct WitnessPoller(Arc<Shared>);
 #[derive(Default)]
 pub(crate) struct Shared {
     witnesses: Vec<WitnessAddress>,
-    troubles: Mutex<Vec<std::collections::BTreeMap<Digest, String>>>,
+    troubles: Mutex<Vec<std::collections::BTreeMap<Digest, CosignatureError>>>,
     stopped: Mutex<bool>,
     stop: Condvar,
 }
@@ -75,7 +68,7 @@ impl WitnessPoller {
         every: Duration,
     ) -> Result<WitnessPoller, RunError> {
         if witnesses.len() > HEADS_MAX {
-            return Err(RunError::Witness(format!("at most {HEADS_MAX} witnesses can be asked")));
+            return Err(WitnessSettingsError::TooMany(HEADS_MAX).into());
         }
         let shared = Arc::new(Shared {
             witnesses: witnesses.to_vec(),
@@ -85,10 +78,9 @@ impl WitnessPoller {
         let begin = Instant::now();
         for (index, WitnessAddress { url, key }) in witnesses.iter().enumerate() {
             if key.kind() != KeyKind::Cosignature {
-                return Err(RunError::Witness(format!("{key} is the key of a log, not of a witness")));
+                return Err(WitnessSettingsError::KeyOfLog(key.clone()).into());
             }
-            let client =
-                WitnessClient::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
+            let client = WitnessClient::new(url, key.clone()).map_err(WitnessSettingsError::Client)?;
             let (shared, core) = (shared.clone(), Arc::downgrade(core));
             std::thread::Builder::new()
                 .name(format!("witness-{index}"))
@@ -137,14 +129,20 @@ impl Shared {
                     return;
                 }
                 let outcome =
-                    core.request_cosignature(&file_system, index, every / 2, &mut |sent| client.submit(sent));
+                    file_system.request_cosignature(index, every / 2, &mut |sent| client.submit(sent));
                 self.note(index, &file_system, client, outcome.err());
             }
         }
     }
 
     /// Remembers a trouble, and logs when it begins, changes or ends.
-    fn note(&self, index: usize, file_system: &FileSystem, client: &WitnessClient, trouble: Option<String>) {
+    fn note(
+        &self,
+        index: usize,
+        file_system: &FileSystem,
+        client: &WitnessClient,
+        trouble: Option<CosignatureError>,
+    ) {
         let mut troubles = self.troubles.lock();
         let Some(known) = troubles.get_mut(index) else { return };
         let id = file_system.id();
@@ -154,7 +152,7 @@ impl Shared {
         }
         let witness = client.witness().name();
         match &trouble {
-            Some(why) => tracing::warn!(witness, file_system = %id, why, "a head was not co-signed"),
+            Some(why) => tracing::warn!(witness, file_system = %id, %why, "a head was not co-signed"),
             None => tracing::info!(witness, file_system = %id, "heads are co-signed again"),
         }
         match trouble {
@@ -178,7 +176,10 @@ impl Shared {
                     key: witness.key.to_string(),
                     url: witness.url.clone(),
                     newest: file_system.head_of_witness(index),
-                    trouble: troubles.get(index).and_then(|known| known.get(&file_system.id()).cloned()),
+                    trouble: troubles
+                        .get(index)
+                        .and_then(|known| known.get(&file_system.id()))
+                        .map(ToString::to_string),
                 })
                 .collect(),
         };
@@ -186,47 +187,75 @@ impl Shared {
     }
 }
 
-impl ServerCore {
-    /// Has a witness co-sign the newest head of a file system. `index` is that of the witness in the configured list, and `submit`
-    /// sends the request. A new head is made if there were operations since the last one and it is older than `gap`.
+/// Why a witness did not co-sign.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CosignatureError {
+    /// This server could make no head to be signed.
+    #[error("no head could be made: {0}")]
+    NoHead(ServerError),
+    /// The witness has signed more operations than there are.
+    #[error(
+        "it has co-signed {signed} operations, and this server has only {here}: operations are lost, or the data is that of an \
+         older backup. It will not sign another history"
+    )]
+    OperationsLost {
+        /// Operations in the head it signed last.
+        signed: u64,
+        /// Operations in the log here.
+        here: u64,
+    },
+    /// The witness knows another history.
+    #[error(
+        "it does not take the head for one that follows what it signed last (status {status}: {text}): the data is another \
+         history than the one it knows"
+    )]
+    OtherHistory {
+        /// The status of its reply.
+        status: u16,
+        /// Its own words.
+        text: String,
+    },
+    /// The witness was not reached, or refused, or its reply is not valid.
+    #[error(transparent)]
+    Witness(WitnessError),
+    /// Each reply names another size.
+    #[error("it says again and again that it signed another size last")]
+    Unsteady,
+}
+
+impl FileSystem {
+    /// Has a witness co-sign the newest head. `index` is that of the witness in the configured list, and `submit` sends the
+    /// request. A new head is made if there were operations since the last one and it is older than `gap`.
     ///
     /// # Errors
-    /// A text that says why the witness did not sign.
+    /// [`CosignatureError`]
     pub fn request_cosignature(
         &self,
-        file_system: &FileSystem,
         index: usize,
         gap: Duration,
         submit: &mut dyn FnMut(&Submission) -> Result<WitnessReply, WitnessError>,
-    ) -> Result<(), String> {
+    ) -> Result<(), CosignatureError> {
         let gap_ms = gap.as_millis() as u64;
         for _ in 0..ATTEMPTS {
-            let submission = file_system
-                .submission(self, index, gap_ms)
-                .map_err(|refused| format!("no head could be made: {}", refused.into_error()))?;
+            let submission = self
+                .submission(index, gap_ms)
+                .map_err(|refused| CosignatureError::NoHead(refused.into_error()))?;
             match submit(&submission) {
                 Ok(WitnessReply::Cosigned(line, time_s)) => {
-                    file_system.cosigned(index, &submission.note, line, time_s);
+                    self.cosigned(index, &submission.note, line, time_s);
                     return Ok(());
                 }
-                Ok(WitnessReply::OldSize(size)) => {
-                    if !file_system.witness_is_at(index, size) {
-                        return Err(format!(
-                            "it has co-signed {size} operations, and this server has only {}: operations are lost, or \
-                             the data is that of an older backup. It will not sign another history",
-                            file_system.log_size()
-                        ));
+                Ok(WitnessReply::OldSize(signed)) => {
+                    if !self.witness_is_at(index, signed) {
+                        return Err(CosignatureError::OperationsLost { signed, here: self.log_size() });
                     }
                 }
                 Err(WitnessError::Refused { status: status @ (409 | 422), text }) => {
-                    return Err(format!(
-                        "it does not take the head for one that follows what it signed last (status {status}: {text}): \
-                         the data is another history than the one it knows"
-                    ));
+                    return Err(CosignatureError::OtherHistory { status, text });
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(CosignatureError::Witness(error)),
             }
         }
-        Err("it says again and again that it signed another size last".to_owned())
+        Err(CosignatureError::Unsteady)
     }
 }

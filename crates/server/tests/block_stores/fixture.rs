@@ -218,7 +218,8 @@ impl StoreFixture {
     pub fn remote(&self, seed: u8, anew: bool) -> Result<RemoteBlocks, String> {
         let (address, data) = (Some(self.address()), self.data());
         let settings = RemoteBlocksSettings { address, data: &data, key: key(seed), anew };
-        let store = RemoteBlocks::open(settings)?.expect("an address was given");
+        let store =
+            RemoteBlocks::open(settings).map_err(|error| error.to_string())?.expect("an address was given");
         Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 }

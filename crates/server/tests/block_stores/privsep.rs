@@ -55,7 +55,7 @@ fn a_block_server_with_another_key_is_refused() {
     let data = fixture.data();
     let settings =
         RemoteBlocksSettings { address: Some(address), data: &data, key: key(SERVER), anew: false };
-    let error = RemoteBlocks::open(settings).err().unwrap();
+    let error = RemoteBlocks::open(settings).err().unwrap().to_string();
     assert!(error.contains(&fixture.address().key.to_string()), "{error}");
     assert!(error.contains(&key(9).public().to_string()), "{error}");
 }

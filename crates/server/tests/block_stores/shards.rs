@@ -85,7 +85,8 @@ impl Cluster {
             if cut_off.load(SeqCst) { Delivery::RequestLost } else { Delivery::Answered }
         };
         let kv = Box::new(self.etcd.connection(fates));
-        let candidate = Candidate::over(&config, kv, "test", shards).map_err(|error| error.to_string())?;
+        let candidate = Candidate::over(&config.data, config.blocks.as_ref(), kv, "test", shards)
+            .map_err(|error| error.to_string())?;
         config.candidate = Some(Arc::new(candidate));
         Ok(config)
     }
@@ -126,7 +127,8 @@ impl Cluster {
         std::fs::create_dir_all(data).unwrap();
         let settings =
             RemoteBlocksSettings { address: Some(self.address()), data, key: key(SERVER), anew: false };
-        let store = RemoteBlocks::open(settings)?.expect("an address was given");
+        let store =
+            RemoteBlocks::open(settings).map_err(|error| error.to_string())?.expect("an address was given");
         Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 

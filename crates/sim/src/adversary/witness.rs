@@ -42,8 +42,7 @@ impl Witness {
         let host = server.host();
         let file_system = host.file_systems().remove(0);
         let logs = [log_key(id, server_key().public())];
-        let signed =
-            host.request_cosignature(&file_system, 0, Duration::ZERO, &mut |sent| self.answer(&logs, sent));
+        let signed = file_system.request_cosignature(0, Duration::ZERO, &mut |sent| self.answer(&logs, sent));
         signed.expect("an honest server's head is signed");
     }
 

@@ -2,7 +2,7 @@
 //! has a second file for its words.
 
 use crate::views::{WORDS_BYTES, to_bytes};
-use holdfast_components::{Access, Region, Regions};
+use holdfast_components::{Access, ComponentError, Region, Regions};
 use holdfast_monitor::{Memory, PAGE_BYTES, Page, PageId, RegionId, Words};
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -12,6 +12,17 @@ use std::sync::Arc;
 struct RegionMemory {
     bytes: Region,
     words: Region,
+}
+
+/// Why the memory of a region cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TmpfsError {
+    /// There is none, or no more.
+    #[error("it has no memory")]
+    NoMemory,
+    /// What the system says.
+    #[error(transparent)]
+    Region(#[from] ComponentError),
 }
 
 /// The memory of all regions, on a tmpfs.
@@ -25,8 +36,8 @@ impl Tmpfs {
         Tmpfs { regions, regions_memory: RwLock::default() }
     }
 
-    fn memory(&self, region: RegionId) -> Result<Arc<RegionMemory>, String> {
-        self.regions_memory.read().get(&region).cloned().ok_or_else(|| "it has no memory".to_owned())
+    fn memory(&self, region: RegionId) -> Result<Arc<RegionMemory>, TmpfsError> {
+        self.regions_memory.read().get(&region).cloned().ok_or(TmpfsError::NoMemory)
     }
 }
 
@@ -36,6 +47,7 @@ fn at(page: PageId) -> u64 {
 
 impl Memory for Tmpfs {
     type View = [OwnedFd; 2];
+    type Error = TmpfsError;
 
     fn note(&self, page: PageId, words: Words) {
         let memory = self.memory(page.region).expect("a region that is noted is there");
@@ -46,37 +58,36 @@ impl Memory for Tmpfs {
         written.expect("the words of a region have room for all its pages");
     }
 
-    fn create(&self, region: RegionId, pages: usize) -> Result<(), String> {
-        let bytes = self.regions.region((pages * PAGE_BYTES) as u64).map_err(|error| error.to_string())?;
-        let words = self.regions.region((pages * WORDS_BYTES) as u64).map_err(|error| error.to_string())?;
+    fn create(&self, region: RegionId, pages: usize) -> Result<(), TmpfsError> {
+        let bytes = self.regions.region((pages * PAGE_BYTES) as u64)?;
+        let words = self.regions.region((pages * WORDS_BYTES) as u64)?;
         self.regions_memory.write().insert(region, Arc::new(RegionMemory { bytes, words }));
         Ok(())
     }
 
-    fn read(&self, page: PageId, into: &mut Page) -> Result<(), String> {
-        self.memory(page.region)?.bytes.read_at(at(page), into).map_err(|error| error.to_string())
+    fn read(&self, page: PageId, into: &mut Page) -> Result<(), TmpfsError> {
+        Ok(self.memory(page.region)?.bytes.read_at(at(page), into)?)
     }
 
-    fn write(&self, page: PageId, from: &Page) -> Result<(), String> {
-        self.memory(page.region)?.bytes.write_at(at(page), from).map_err(|error| error.to_string())
+    fn write(&self, page: PageId, from: &Page) -> Result<(), TmpfsError> {
+        Ok(self.memory(page.region)?.bytes.write_at(at(page), from)?)
     }
 
-    fn clear(&self, page: PageId) -> Result<(), String> {
-        self.memory(page.region)?.bytes.punch(page.index.into()).map_err(|error| error.to_string())
+    fn clear(&self, page: PageId) -> Result<(), TmpfsError> {
+        Ok(self.memory(page.region)?.bytes.punch(page.index.into())?)
     }
 
-    fn view(&self, region: RegionId) -> Result<[OwnedFd; 2], String> {
+    fn view(&self, region: RegionId) -> Result<[OwnedFd; 2], TmpfsError> {
         let memory = self.memory(region)?;
-        let view = |region: &Region| region.view(Access::ReadOnly).map_err(|error| error.to_string());
-        Ok([view(&memory.bytes)?, view(&memory.words)?])
+        Ok([memory.bytes.view(Access::ReadOnly)?, memory.words.view(Access::ReadOnly)?])
     }
 
-    fn revoke(&self, region: RegionId) -> Result<(), String> {
-        self.memory(region)?.bytes.revoke().map_err(|error| error.to_string())
+    fn revoke(&self, region: RegionId) -> Result<(), TmpfsError> {
+        Ok(self.memory(region)?.bytes.revoke()?)
     }
 
-    fn remove(&self, region: RegionId) -> Result<(), String> {
+    fn remove(&self, region: RegionId) -> Result<(), TmpfsError> {
         // Dropped, it is gone for everybody.
-        self.regions_memory.write().remove(&region).map(|_| ()).ok_or_else(|| "it has no memory".to_owned())
+        self.regions_memory.write().remove(&region).map(|_| ()).ok_or(TmpfsError::NoMemory)
     }
 }

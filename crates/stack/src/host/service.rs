@@ -99,7 +99,8 @@ impl Service {
                 let (gate, _) = self.gates.get(component).ok_or(Refusal::NotPermitted)?;
                 let denials = gate.guard.denials(None).into_iter().rev().take(32);
                 let refusals = denials.map(|one| (one.inode, one.process, one.program, one.reason)).collect();
-                return Ok(MonitorReply::Refusals(refusals, gate.guard.check_helper().err()));
+                let missing = gate.guard.check_helper().err().map(|error| error.to_string());
+                return Ok(MonitorReply::Refusals(refusals, missing));
             }
             MonitorRequest::Ended(bytes) if component == POLICY => {
                 let endings = Revocations::decode(&bytes).map_err(failed)?;

@@ -149,7 +149,7 @@ impl Stack {
         let mut disks = Vec::new();
         for (disk, bus) in configuration.disks.into_iter().zip(&cast.bus_of) {
             let layout = Layout::new(disk.layout.extents(), disk.volume.size_bytes());
-            let layout = layout.map_err(StackError::Component)?;
+            let layout = layout.map_err(|error| StackError::Component(error.to_string()))?;
             let driver = cast.buses[usize::from(*bus)].clone();
             disks.push(Disk { volume: disk.volume, layout, driver });
         }

@@ -5,9 +5,9 @@
 
 mod store;
 
+use super::interface::{BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary};
 use super::note::Note;
-use super::{BlockStore, BlockStoreError, BlockStoreStatus};
-use crate::control::ScrubSummary;
+use super::open_error::BlocksOpenError;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_protocol::block_server::{
@@ -49,8 +49,8 @@ impl RemoteBlocks {
     /// Connects to the block servers. `None`: neither the settings nor the data directory name any.
     ///
     /// # Errors
-    /// A text that says why, and what can be done.
-    pub fn open(settings: RemoteBlocksSettings) -> Result<Option<RemoteBlocks>, String> {
+    /// [`BlocksOpenError`]
+    pub fn open(settings: RemoteBlocksSettings) -> Result<Option<RemoteBlocks>, BlocksOpenError> {
         let Some((note, moved)) = remembered(settings.data, settings.address.as_ref(), settings.anew)? else {
             return Ok(None);
         };
@@ -58,21 +58,12 @@ impl RemoteBlocks {
         let (address, key) = (note.address.clone(), &settings.key);
         let first = RemoteStore::connect(note, key.clone(), None)?;
         let named = first.address().to_owned();
-        let shards = first.shards().map_err(|error| error.to_string())?;
-        let summary_of = |shards: Option<u16>| match shards {
-            Some(shards) => format!("in {shards} shards"),
-            None => "in one piece".to_owned(),
-        };
+        let shards = first.shards()?;
         // Nothing is known of one that was never reached.
         if known.0 != shards && (known.0.is_some() || known.1.is_some()) {
-            return Err(format!(
-                "the block store {named} has the blocks {}, and had them {}: it is another one. --blocks-anew accepts it \
-                 as it is",
-                summary_of(shards),
-                summary_of(known.0)
-            ));
+            return Err(BlocksOpenError::OtherShards { address: named, now: shards, before: known.0 });
         }
-        let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
+        let failed = BlocksOpenError::writing(settings.data);
         let Some(shards) = shards else {
             let only = first.begin(moved || settings.anew, settings.data)?;
             return Ok(Some(RemoteBlocks { address: named, stores: vec![only] }));
@@ -80,17 +71,17 @@ impl RemoteBlocks {
         let mut note = first.into_note();
         if moved || settings.anew || note.shards.is_none() {
             note.shards = Some(shards);
-            note.write().map_err(failed)?;
+            note.write().map_err(&failed)?;
         }
         let stores = (0..shards).map(|number| {
             let folder = settings.data.join(SHARDS).join(number.to_string());
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(&failed)?;
             let (note, moved) =
                 remembered(&folder, Some(&address), settings.anew)?.expect("an address was given");
             RemoteStore::connect(note, key.clone(), Some(Shard { number, of: shards }))?
                 .begin(moved || settings.anew, &folder)
         });
-        Ok(Some(RemoteBlocks { stores: stores.collect::<Result<_, String>>()?, address: named }))
+        Ok(Some(RemoteBlocks { stores: stores.collect::<Result<_, BlocksOpenError>>()?, address: named }))
     }
 
     /// Sets how long calls wait for a block server that is away.
@@ -117,13 +108,13 @@ fn remembered(
     folder: &Path,
     address: Option<&BlocksAddress>,
     anew: bool,
-) -> Result<Option<(Note, bool)>, String> {
-    let remembered = Note::read(folder)
-        .map_err(|error| format!("what is known of the block store ({}): {error}", folder.display()))?;
-    let failed = |error: std::io::Error| format!("writing to {}: {error}", folder.display());
+) -> Result<Option<(Note, bool)>, BlocksOpenError> {
+    let remembered =
+        Note::read(folder).map_err(|error| BlocksOpenError::Note { path: folder.to_owned(), error })?;
+    let failed = BlocksOpenError::writing(folder);
     let (mut note, moved) = match (address, remembered) {
         (None, None) => return Ok(None),
-        (Some(address), None) => (Note::new(folder, address.clone()).map_err(failed)?, true),
+        (Some(address), None) => (Note::new(folder, address.clone()).map_err(&failed)?, true),
         (None, Some(note)) => (note, false),
         (Some(address), Some(mut note)) => {
             let moved = note.address != *address;
@@ -133,7 +124,7 @@ fn remembered(
     };
     if anew {
         (note.store, note.doubt, note.shards) = (None, None, None);
-        note.put_position(0).map_err(failed)?;
+        note.put_position(0).map_err(&failed)?;
     }
     Ok(Some((note, moved)))
 }
@@ -147,10 +138,10 @@ pub(crate) fn files_of_shards(data: &Path) -> Vec<PathBuf> {
 
 impl RemoteStore {
     /// Finds out whether it is the store that is remembered, and writes down what is new.
-    fn begin(self, is_new: bool, folder: &Path) -> Result<RemoteStore, String> {
-        self.greet().map_err(|error| error.to_string())?;
+    fn begin(self, is_new: bool, folder: &Path) -> Result<RemoteStore, BlocksOpenError> {
+        self.greet()?;
         if is_new {
-            self.write_note().map_err(|error| format!("writing to {}: {error}", folder.display()))?;
+            self.write_note().map_err(BlocksOpenError::writing(folder))?;
         }
         Ok(self)
     }

@@ -8,10 +8,11 @@
 //!   operator has accepted it: marking walks over what is missing, and blocks below it would look unused. Reading and
 //!   storing go on, as the store itself says what it has.
 
+use crate::block_store::interface::{
+    BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary, stored_bytes,
+};
 use crate::block_store::note::{Note, digits};
-use crate::block_store::{BlockStore, BlockStoreError, BlockStoreStatus};
-use crate::blocks::stored_bytes;
-use crate::control::ScrubSummary;
+use crate::block_store::open_error::{BlocksOpenError, NOBODY};
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
@@ -43,9 +44,6 @@ const STORE_BYTES: usize = 4 << 20;
 const LOAD_BYTES: usize = MESSAGE_BYTES_MAX - (2 << 20);
 /// Most blocks in one request.
 const BATCH: usize = 64;
-/// What it means if each block server says that another one has it.
-const NOBODY: &str =
-    "no block server has taken these blocks over yet, or one that the address does not name has them";
 /// How often a request is made again to a store that turned out to be another one.
 const SURPRISES_MAX: u32 = 3;
 
@@ -65,8 +63,12 @@ impl RemoteStore {
     /// block server of a group, to learn the number of shards.
     ///
     /// # Errors
-    /// A text that says why, and what can be done.
-    pub(super) fn connect(note: Note, key: SigningKey, shard: Option<Shard>) -> Result<RemoteStore, String> {
+    /// [`BlocksOpenError`]
+    pub(super) fn connect(
+        note: Note,
+        key: SigningKey,
+        shard: Option<Shard>,
+    ) -> Result<RemoteStore, BlocksOpenError> {
         let options = ConnectionOptions {
             transport: Transport::Tcp,
             dead_after: DEAD_AFTER,
@@ -82,13 +84,17 @@ impl RemoteStore {
             ..Connector::new(key, note.address.servers(), None)
         };
         let address = note.address.to_string();
-        let connection = connector.connect(PATIENCE_FIRST).map_err(|error| match error {
-            RpcError::Server(ServerError::NotAllowed(why)) => format!(
-                "the block store {address} does not serve this server: {why}. There, start holdfast server blocks with --allow '{own}'"
-            ),
-            RpcError::Server(ServerError::Elsewhere(_)) => format!("the block store {address}: {NOBODY}"),
-            error => format!("the block store {address}: {error}"),
-        })?;
+        let failed = |error| {
+            let address = address.clone();
+            match error {
+                RpcError::Server(ServerError::NotAllowed(why)) => {
+                    BlocksOpenError::NotAllowed { address, why, own: own.clone() }
+                }
+                RpcError::Server(ServerError::Elsewhere(_)) => BlocksOpenError::Nobody { address },
+                error => BlocksOpenError::Connect { address, error },
+            }
+        };
+        let connection = connector.connect(PATIENCE_FIRST).map_err(failed)?;
         let (note, away) = (Mutex::new(note), Mutex::new(None));
         Ok(RemoteStore { connection, address, note, patience: PATIENCE, away })
     }

@@ -3,7 +3,7 @@
 //! A file is chunks of 64 KiB under a number of its own, and a name that says which number. What is written stays in memory
 //! until it is synced; creations, removals and renames are durable at once.
 
-use super::random;
+use super::namespace::random;
 use super::shard::Inner;
 use crate::order::OrderError;
 use holdfast_etcd::{Get, Keys, Step};

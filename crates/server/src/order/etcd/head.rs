@@ -8,6 +8,7 @@
 //! Records and checkpoints are numbered in one row. A number beyond the head's last was never acknowledged: what is there
 //! is of a server that was cut off, and is overwritten.
 
+use crate::order::OrderError;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain, decode};
 
@@ -36,16 +37,33 @@ impl Head {
         Head { format: FORMAT, last: 0, checkpoint: 0, token: [0; 16] }
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Result<Head, String> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Head, OrderError> {
+        let damaged = OrderError::Damaged;
         match bytes.first() {
-            Some(&FORMAT) => decode(bytes).map_err(|error| format!("its head in etcd is damaged: {error}")),
-            _ => Err("its head in etcd has another format: use the newer program".to_owned()),
+            Some(&FORMAT) => {
+                decode(bytes).map_err(|error| damaged(format!("its head in etcd is damaged: {error}")))
+            }
+            _ => Err(damaged("its head in etcd has another format: use the newer program".to_owned())),
         }
     }
 }
 
 fn digest(bytes: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes)
+}
+
+/// Why a value cannot be put together from its parts.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PartsError {
+    /// The bytes of a part are not those of its digest.
+    #[error("it is damaged")]
+    Damaged,
+    /// A part with this number is not there.
+    #[error("part {0} is missing")]
+    Missing(u32),
+    /// The last ones are not there.
+    #[error("it has {found} parts of {count}")]
+    Few { found: u32, count: u32 },
 }
 
 /// Values that together are `bytes`.
@@ -65,17 +83,17 @@ pub(super) fn parts(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 /// Joins parts, given in order of their numbers. Parts beyond the count are left over from an earlier write and
 /// ignored.
-pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, String> {
+pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, PartsError> {
     let (mut bytes, mut place, mut count) = (Vec::new(), 0, 0);
     for value in values {
         if value.len() < PART_HEAD_BYTES
             || digest(&value[DIGEST_BYTES..]).0[..DIGEST_BYTES] != value[..DIGEST_BYTES]
         {
-            return Err("it is damaged".to_owned());
+            return Err(PartsError::Damaged);
         }
         let number = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().expect("four bytes"));
         if number(DIGEST_BYTES) != place {
-            return Err(format!("part {place} is missing"));
+            return Err(PartsError::Missing(place));
         }
         count = number(DIGEST_BYTES + 4);
         bytes.extend_from_slice(&value[PART_HEAD_BYTES..]);
@@ -84,7 +102,7 @@ pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<V
             return Ok(bytes);
         }
     }
-    Err(format!("it has {place} parts of {count}"))
+    Err(PartsError::Few { found: place, count })
 }
 
 #[cfg(test)]
@@ -99,8 +117,8 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, format!("0102000000000000000100000000000000{}", "09".repeat(16)));
         assert_eq!(Head::read(&bytes).unwrap(), head);
-        assert!(Head::read(&[2; 33]).unwrap_err().contains("newer"));
-        assert!(Head::read(&bytes[..20]).unwrap_err().contains("damaged"));
+        assert!(Head::read(&[2; 33]).unwrap_err().to_string().contains("newer"));
+        assert!(Head::read(&bytes[..20]).unwrap_err().to_string().contains("damaged"));
     }
 
     /// Proves: whatever is cut is put together again; damage, gaps and ends that are missing are noticed; leftovers are not.

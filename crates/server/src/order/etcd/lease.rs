@@ -1,6 +1,6 @@
 //! The lease that makes a server the active one, as far as this machine's clock can tell.
 
-use super::{TERM, now_ms};
+use super::namespace::{TERM, now_ms};
 use crate::order::ActiveStatus;
 use holdfast_etcd::{EtcdError, Kv, LeaseId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -29,54 +29,36 @@ mod head;
 mod lease;
 #[cfg(feature = "convert")]
 mod moving;
+mod namespace;
 mod shard;
 
 pub(crate) use lease::Lease;
+#[cfg(test)]
+pub(crate) use namespace::TERM;
 pub(crate) use shard::Shard;
 
 use super::OrderError;
-use crate::control::OrderStatus;
 use holdfast_crypto::Digest;
 use holdfast_etcd::{Compare, EtcdError, Get, Keys, Kv, Pair, Step, Transaction};
+use namespace::{Namespace, random};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// How long a server that says nothing stays the active one.
-pub(crate) const TERM: Duration = Duration::from_secs(3);
-
-/// Milliseconds of a clock that goes on while the machine sleeps.
-pub(crate) fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
-}
-
-/// What all file systems under a prefix share.
-pub(crate) struct Namespace {
-    pub(crate) kv: Box<dyn Kv>,
-    prefix: String,
-    /// Until when nothing is written, because etcd's space is used up; in milliseconds of the monotonic clock.
-    full_until_ms: AtomicU64,
-}
-
-impl Namespace {
-    fn key(&self, kind: &str, rest: &str) -> Vec<u8> {
-        format!("{}/{kind}/{rest}", self.prefix).into_bytes()
-    }
-
-    fn moved(&self) -> Vec<u8> {
-        format!("{}/moved", self.prefix).into_bytes()
-    }
-
-    fn of(&self, kind: &str, id: &Digest) -> Vec<u8> {
-        self.key(kind, &id.to_string())
-    }
-
-    fn below(&self, kind: &str) -> Keys {
-        Keys::below(&format!("{}/{kind}/", self.prefix))
-    }
+/// The status of an order in etcd, which several servers share.
+#[derive(Clone, Default, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct OrderStatus {
+    /// The address in etcd.
+    pub place: String,
+    /// This server's own address.
+    pub address: String,
+    /// Whether the last request to etcd was answered.
+    pub reached: bool,
+    /// Addresses of the servers that run.
+    pub servers: Vec<String>,
+    /// File systems, and the address of the server that each is served by; empty while none is.
+    pub active: Vec<(Digest, String)>,
 }
 
 /// The file systems and servers in etcd, as of the last look.
@@ -113,7 +95,7 @@ impl Cluster {
     /// # Errors
     /// etcd's.
     pub(crate) fn join(kv: Box<dyn Kv>, prefix: &str, address: String) -> Result<Cluster, EtcdError> {
-        let space = Arc::new(Namespace { kv, prefix: prefix.to_owned(), full_until_ms: AtomicU64::new(0) });
+        let space = Arc::new(Namespace::new(kv, prefix));
         let instance = hex(&random().map_err(EtcdError::Refused)?);
         let lease = Arc::new(Lease::granted(&*space.kv)?);
         let cluster = Cluster {
@@ -290,21 +272,6 @@ impl Cluster {
             tracing::warn!(%error, "the lease was not given back; stand-bys wait until it has run out");
         }
     }
-}
-
-impl From<EtcdError> for OrderError {
-    fn from(error: EtcdError) -> Self {
-        match error {
-            EtcdError::Full(_) => OrderError::Full(error.to_string()),
-            EtcdError::Away(_) | EtcdError::Refused(_) => OrderError::Away(error.to_string()),
-        }
-    }
-}
-
-fn random() -> Result<[u8; 16], String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
-    Ok(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {

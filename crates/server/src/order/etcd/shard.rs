@@ -4,7 +4,8 @@
 
 use super::files::Files;
 use super::head::{Head, TRANSACTION_BYTES, joined, parts};
-use super::{Lease, Namespace, now_ms, random};
+use super::lease::Lease;
+use super::namespace::{Namespace, now_ms, random};
 use crate::order::{ActiveStatus, Notes, Order, OrderError};
 use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_crypto::{Digest, decode, encode};
@@ -73,7 +74,7 @@ impl Shard {
         let found = space.kv.get(&Get::one(space.of("head", &id)))?;
         let (head, revision) = match found.first() {
             None => (Head::new(), 0),
-            Some(pair) => (Head::read(&pair.value).map_err(OrderError::Damaged)?, pair.modified),
+            Some(pair) => (Head::read(&pair.value)?, pair.modified),
         };
         Ok(Shard(Arc::new(Inner {
             space,
@@ -328,7 +329,7 @@ impl Inner {
     }
 
     fn read(&self, head: Head) -> Result<RecoveredOrdering, OrderError> {
-        let damaged = |kind: &str, number: u64, why: String| {
+        let damaged = |kind: &str, number: u64, why: &dyn std::fmt::Display| {
             OrderError::Damaged(format!("{kind} {number} of its order in etcd: {why}"))
         };
         let key = |kind: &str, number: u64| self.space.key(kind, &format!("{}/{number:016x}", self.id));
@@ -341,7 +342,7 @@ impl Inner {
                 Ok(())
             })?;
             let joined = joined(values.iter().map(Vec::as_slice));
-            checkpoint = Some(joined.map_err(|why| damaged("checkpoint", head.checkpoint, why))?);
+            checkpoint = Some(joined.map_err(|why| damaged("checkpoint", head.checkpoint, &why))?);
         }
         let mut batches: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
         self.each(key("record", head.checkpoint + 1), key("record", head.last + 1), |pair| {
@@ -354,9 +355,8 @@ impl Inner {
         for number in head.checkpoint + 1..=head.last {
             let values = batches.remove(&number).unwrap_or_default();
             let bytes =
-                joined(values.iter().map(Vec::as_slice)).map_err(|why| damaged("record", number, why))?;
-            let batch: Vec<Vec<u8>> =
-                decode(&bytes).map_err(|error| damaged("record", number, error.to_string()))?;
+                joined(values.iter().map(Vec::as_slice)).map_err(|why| damaged("record", number, &why))?;
+            let batch: Vec<Vec<u8>> = decode(&bytes).map_err(|error| damaged("record", number, &error))?;
             records.extend(batch);
         }
         Ok((checkpoint, records))

@@ -1,0 +1,58 @@
+//! Where the blocks of a server are, if not in its data directory.
+
+use holdfast_rpc::BlocksAddress;
+use holdfast_tiered::{AddressError, BucketAddress};
+
+/// The host name of this machine.
+pub(crate) fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "unnamed".to_owned() } else { name.trim().to_owned() }
+}
+
+/// A block server, or a bucket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BlocksLocation {
+    /// At a block server.
+    Server(BlocksAddress),
+    /// In a bucket.
+    Bucket(BucketAddress),
+}
+
+impl std::fmt::Display for BlocksLocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BlocksLocation::Server(address) => address.fmt(f),
+            BlocksLocation::Bucket(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Text that does not say where blocks are. It is not repeated: a secret may have been put into it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LocationError {
+    /// It is no bucket's address.
+    #[error("{}", .0.reason())]
+    Bucket(AddressError),
+    /// It is no block server's address.
+    #[error("it is no block server's address, which reads hf+blocks://HOST:PORT/KEY")]
+    Server,
+}
+
+impl std::str::FromStr for BlocksLocation {
+    type Err = LocationError;
+
+    fn from_str(text: &str) -> Result<BlocksLocation, LocationError> {
+        match text.starts_with("s3:") {
+            true => bucket_address(text).map(BlocksLocation::Bucket),
+            false => text.parse().map(BlocksLocation::Server).map_err(|_| LocationError::Server),
+        }
+    }
+}
+
+/// The address of a bucket.
+///
+/// # Errors
+/// [`LocationError::Bucket`]
+pub fn bucket_address(text: &str) -> Result<BucketAddress, LocationError> {
+    text.parse().map_err(LocationError::Bucket)
+}

@@ -1,0 +1,14 @@
+//! The control socket for operators: a Unix socket in the data directory, for work on a server that is running, and the
+//! same work on the directory itself when no server runs.
+//!
+//! A process that can open the socket can already read and write the data directory, so no key is needed.
+
+mod messages;
+mod operator;
+mod serve;
+
+pub use crate::block_store::ScrubSummary;
+pub use crate::order::etcd::OrderStatus;
+pub use messages::{CollectSummary, Outcome, Statistics, Task};
+pub use operator::{ControlError, ask, perform};
+pub(crate) use serve::serve;
