@@ -1,4 +1,4 @@
-//! What an enemy has: what the honest component was handed, and no more.
+//! What an enemy has: what the honest component was given, and no more.
 
 use crate::Orders;
 use borsh::BorshSerialize;
@@ -10,12 +10,12 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// What only alice's file has.
+/// A text that only alice's file has.
 pub const SECRET: &[u8] = b"ALICE'S SECRET, ";
-/// Names under which everything is tried: those that some component has, and none.
+/// Names under which everything is tried: those that some component has, and one that none has.
 pub const ALIASES: [u16; 8] = [0, 1, 2, 3, 4, 63, 64, u16::MAX];
 
-/// Bytes that are sent as they are.
+/// Bytes that are sent unencoded.
 pub struct Raw(pub Vec<u8>);
 
 impl BorshSerialize for Raw {
@@ -24,7 +24,7 @@ impl BorshSerialize for Raw {
     }
 }
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It was carried out.
@@ -40,7 +40,7 @@ pub struct Enemy {
     pub orders: Orders,
 }
 
-/// Long enough for whoever answers at all.
+/// Long enough for any component that answers.
 pub fn soon() -> Patience {
     Patience::of(Duration::from_secs(120))
 }
@@ -49,7 +49,7 @@ pub fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))
 }
 
-/// One line of the report, which the supervisor keeps as last words.
+/// Prints a line of the report, which the supervisor keeps as the process's last words.
 pub fn report(what: &str, found: impl std::fmt::Display) {
     let _ = write!(io::stderr(), " {what}={found}");
 }
@@ -63,7 +63,7 @@ impl Enemy {
         self.context.ports.asker(port).ok()
     }
 
-    /// Whether a question is carried out under any alias; how many.
+    /// The number of aliases under which a request is carried out.
     pub fn under_any<Q, A>(asker: &Asker<Q, A>, question: &Q) -> usize
     where
         Q: BorshSerialize,
@@ -110,7 +110,7 @@ pub fn has_secret(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET)
 }
 
-/// The port to the monitor, which everybody has but the formatter.
+/// The port to the monitor, which every component but the formatter has.
 pub type Monitor = Asker<MonitorRequest, MonitorReply>;
 /// The port to PolicyMgr.
 pub type Policy = Asker<PolicyRequest, PolicyReply>;

@@ -1,9 +1,9 @@
-//! Files that the enemy holds, by their numbers: what it was handed cannot be kept from it by a library.
+//! Files that the enemy has open, by their numbers: a library cannot keep from it what it was given.
 
 use std::os::fd::BorrowedFd;
 
-/// A byte far behind the end of whatever can be written: a region that grows takes the memory of all others. How often
-/// that was done.
+/// Writes a byte far behind the end of every file that it can write, as a region that grows takes everybody's memory.
+/// Returns how often that succeeded.
 pub fn grow_everything() -> usize {
     let mut grown = 0;
     for number in 3..128 {

@@ -1,5 +1,6 @@
-//! What goes wrong outside of the stack: a changed policy table, no descriptors, no processes, no space. A clear error, the
-//! rest unharmed, nothing acknowledged lost. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
+//! Faults outside of the stack: a changed policy table, no descriptors, no processes, no space. Each gives a clear
+//! error, leaves the rest unharmed, and loses nothing that was acknowledged. Needs root, FUSE and dosfstools, as
+//! `tests/stack.rs`.
 
 use crate::common::stack;
 
@@ -14,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const PAGE: u64 = 4096;
 
-/// Places in the policy table as it is on the disk: the first and the last byte that is something, of each of its blocks
-/// that has any, and one that is nothing; and in the table's last block, which was never used.
+/// Offsets in the policy table as it is on the disk. Of each block that has any content: the first and the last byte
+/// that is not zero, and one that is. And one in the table's last block, which was never used.
 fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     let mut places = Vec::new();
     let mut block = [0; PAGE as usize];
@@ -37,12 +38,12 @@ fn places(disk: &fs::File) -> Vec<(u64, bool)> {
 }
 
 /// Proves: a policy table that was changed on the disk, in whichever part, is noticed when it is mounted: PolicyMgr
-/// refuses the disk, so its FSDriver stays down and says why in words, and nobody reads anything. So is one of an earlier
-/// time.
+/// refuses the disk, its FSDriver stays down and says why in words, and nobody can read anything. So is a table of an
+/// earlier time.
 #[test]
 fn changed_tables() {
     let older = copy();
-    // The same disk after more was done: then its table is put back.
+    // The same disk after further changes; then its earlier table is put back.
     let running = Running::start("mount", copy(), None);
     fs::write(running.alice.join("later"), content(7, 9000)).expect("written");
     let later = running.stop();
@@ -75,7 +76,7 @@ fn changed_tables() {
         }
         change(&place.path().join("disk"));
         let mut running = Running::start("mount", place, None);
-        // What was never written is not read from the disk, so a change there has no effect.
+        // Blocks that were never written are not read from the disk, so changing them has no effect.
         if is_unused {
             assert_eq!(aftermath(running), Vec::<String>::new(), "{what}");
             continue;
@@ -95,7 +96,8 @@ fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_holdfast-stack-host"))
 }
 
-/// Proves: a host that has too few descriptors to begin with says so and ends, or comes up; at no number does it hang.
+/// Proves: a host that has too few descriptors at its start says so and ends, or comes up; it hangs with no number of
+/// them.
 #[test]
 fn few_descriptors_at_the_start() {
     let mut came_up = 0;
@@ -119,7 +121,7 @@ fn few_descriptors_at_the_start() {
             .spawn()
             .expect("starts");
         let input = child.stdin.take().expect("piped");
-        // It ends when it has nothing to be told, or before.
+        // It ends when it reads the end of its input, or before.
         drop(input);
         let (mut said, mut words) = (String::new(), String::new());
         child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
@@ -137,15 +139,15 @@ fn few_descriptors_at_the_start() {
                 assert!(is_clear.iter().any(|reason| words.contains(reason)), "{files}: {words}");
             }
         }
-        // Whatever came of it, the disk is as it was.
+        // In both cases the disk is as it was.
         let running = Running::start("mount", place, None);
         assert_eq!(running.altered(), Vec::<String>::new(), "{files}");
     }
     assert!(came_up > 0 && refused > 0, "{came_up} came up, {refused} did not");
 }
 
-/// Proves: a host whose descriptors run out while it runs cannot start a component anew, says why, and goes on with
-/// the others; when there are some again, a new mount has everything.
+/// Proves: a host whose descriptors run out while it runs cannot restart a component, says why, and goes on with the
+/// others. When there are descriptors again, a new mount has everything.
 #[test]
 fn no_descriptors_while_running() {
     let mut running = Running::start("mount", copy(), None);
@@ -163,7 +165,7 @@ fn no_descriptors_while_running() {
     assert!(words.contains("Too many open files") || words.contains("os error 24"), "{words}");
     let limit = Rlimit { current: Some(20_000), maximum: Some(20_000) };
     prlimit(Some(pid), Resource::Nofile, limit).expect("limited");
-    // What is in memory is read without the cache's manager; others' processes go on.
+    // What is in memory can be read without CacheMgr, and others' processes go on.
     assert!(fs::read(running.alice.join("third")).expect("in memory") == stack::files()["third"]);
     assert!(!running.words().contains("panicked"), "{}", running.words());
     let (restarts, _) = running.others("cache-manager");
@@ -171,11 +173,11 @@ fn no_descriptors_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// A group of processes that may not become more.
+/// A control group with a limit on the number of processes.
 struct Group(PathBuf);
 
 impl Group {
-    /// Of version 1 or 2, whichever this machine has.
+    /// Makes a control group of version 1 or 2, whichever this machine has.
     fn of(pid: u32) -> Group {
         let own = format!("holdfast-bad-input-{}", std::process::id());
         let first = Path::new("/sys/fs/cgroup/pids");
@@ -204,7 +206,7 @@ impl Drop for Group {
     }
 }
 
-/// Proves: the same where no process can be made.
+/// Proves: the same holds where no process can be made.
 #[test]
 fn no_processes_while_running() {
     let mut running = Running::start("mount", copy(), None);
@@ -223,8 +225,8 @@ fn no_processes_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// Proves: a disk that somebody fills is full for others, in the word for it, and no more than that: what there was stays,
-/// what is freed can be used; and the log goes round more than once without ever being full.
+/// Proves: a disk that one user fills is full for others, who get the error for it and no other: what was there stays,
+/// and space that is freed can be used. The log is used round and round without ever being full.
 #[test]
 fn full_disk_and_log() {
     let running = Running::start("mount", copy(), None);
@@ -232,7 +234,7 @@ fn full_disk_and_log() {
     for round in 0..3 {
         let path = running.bob.join("fills");
         let file = fs::File::create(&path).expect("made");
-        // What was deleted is given back when the kernel has let go of it, which it does in its own time.
+        // Space is freed when the kernel has released the file, which it does asynchronously.
         eventually("there is room", || file.write_all_at(&chunk, 0).is_ok());
         let full = (0..64_u64).find_map(|at| file.write_all_at(&chunk, at << 20).err());
         let code = full.expect("the disk has an end").raw_os_error();
@@ -241,7 +243,7 @@ fn full_disk_and_log() {
         assert_eq!(hers.err().and_then(|error| error.raw_os_error()), Some(libc::ENOSPC), "round {round}");
         file.sync_all().expect("what was written is kept");
         assert_eq!(running.altered(), Vec::<String>::new(), "round {round}");
-        // As long as it is open for writing, and afterwards.
+        // While it is open for writing, and afterwards.
         let check = || {
             let his = uncached(&path).expect("his");
             let wrong = his.iter().zip(chunk.iter().cycle()).position(|(found, written)| found != written);
