@@ -3,41 +3,13 @@
 
 use crate::common;
 
-use common::{World, eventually, free_port, noise, run, run_json, text};
+use common::cluster::Second;
+use common::{World, eventually, noise, run, run_json, text};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A server on a copy of the data.
-struct Restored {
-    child: Child,
-    port: u16,
-}
-
-impl Restored {
-    fn serve(data: &Path) -> Restored {
-        let port = free_port();
-        let child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-            .arg(data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        eventually("the copy is served", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Restored { child, port }
-    }
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn backup(world: &World) -> serde_json::Value {
     let mut command = world.holdfast("operator");
@@ -139,8 +111,8 @@ fn under_load() {
     // Ben's device has seen nothing yet, so it accepts any state.
     let mut counts = Vec::new();
     for (round, report) in reports.iter().enumerate() {
-        let restored = Restored::serve(&path(report));
-        let url = format!("hf://127.0.0.1:{}/{}", restored.port, world.fsid());
+        let restored = Second::started(&world, &path(report), &[]);
+        let url = restored.url(&world);
         let who = format!("ben-{round}");
         let point = world.path(&format!("{who}-mnt"));
         fs::create_dir(&point).expect("a directory");

@@ -18,6 +18,21 @@ fn block_store(pair: &Pair, data: &Path) -> serde_json::Value {
     pair.figures(data)["block_store"].clone()
 }
 
+/// Asserts of both servers that they reach their blocks, at this address if one is given, and doubt none, and that everything
+/// acknowledged is there; then unmounts.
+fn check(pair: &mut Pair, load: &Load, address: Option<&str>) {
+    for data in [pair.world.data(), pair.second.data.clone()] {
+        eventually("the server finds its blocks", || block_store(pair, &data)["reached"] == true);
+        let status = block_store(pair, &data);
+        assert_eq!(status["garbage_collected"], true, "{status}");
+        assert!(address.is_none_or(|address| status["address"] == address), "{status}");
+    }
+    let log = pair.logs();
+    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
+    pair.check(load, "anna", "bert");
+    pair.world.umount("anna");
+}
+
 /// Proves: while somebody writes, the active server, the block server and the object store are killed in turn, and work
 /// goes on. Then the block server's machine is lost, and a block server with its key and an empty directory takes the
 /// store over at the same address. Then a third does so at another address, while the second still runs, which ends it.
@@ -78,18 +93,12 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     load.goes_on("files are written at the third machine");
     load.end();
 
+    check(&mut pair, &load, Some(&address));
     for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
         let status = block_store(&pair, &data);
-        assert_eq!(status["garbage_collected"], true, "{status}");
-        assert_eq!(status["address"], address.as_str());
         assert_eq!(status["bucket"]["trouble"], "none", "{status}");
         assert!(status["bucket"]["requests_since_start"]["put"].as_u64() > Some(0), "{status}");
     }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
 }
 
 /// Proves: of two block servers on one bucket one is elected and serves. When it is killed, stopped in order, or hangs,
@@ -109,13 +118,7 @@ fn block_servers_stand_by_for_each_other() {
     let etcd = format!("etcd://{}/test", pair.etcd.members());
     let elected = ["--blocks", &bucket, "--stand-by", &etcd];
     let mut other = pair.blocks.spare("blocks2");
-    let (host, key) = pair
-        .blocks
-        .address()
-        .rsplit_once('/')
-        .map(|(host, key)| (host.to_owned(), key.to_owned()))
-        .expect("an address");
-    let address = format!("{host},127.0.0.1:{}/{key}", other.port);
+    let address = pair.blocks.address_with(&other);
     pair.blocks.process.stop();
     pair.blocks.start_with(&["--stand-by", &etcd]);
     other.stand_by(&elected);
@@ -159,16 +162,7 @@ fn block_servers_stand_by_for_each_other() {
     load.goes_on("files are written while the first stands by");
     load.end();
 
-    for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
-        let status = block_store(&pair, &data);
-        assert_eq!(status["garbage_collected"], true, "{status}");
-        assert_eq!(status["address"], address.as_str());
-    }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
+    check(&mut pair, &load, Some(&address));
 }
 
 /// Proves: two block servers share the shards of one bucket, and both serve. While somebody writes, each is killed and
@@ -186,9 +180,7 @@ fn block_servers_share_a_bucket() {
         let blocks = BlockServer::with(world.folder.path(), &world.data(), &arguments);
         let mut second = blocks.spare("blocks2");
         second.start_with(&arguments);
-        let (first, key) =
-            blocks.address().rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-        let address = format!("{first},127.0.0.1:{}/{key}", second.port);
+        let address = blocks.address_with(&second);
         other = Some(second);
         (blocks, address)
     });
@@ -219,13 +211,5 @@ fn block_servers_share_a_bucket() {
 
     let collected = run(&mut pair.world.operator("gc"));
     assert!(collected.contains("blocks"), "{collected}");
-    for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
-        let status = block_store(&pair, &data);
-        assert_eq!(status["garbage_collected"], true, "{status}");
-    }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
+    check(&mut pair, &load, None);
 }

@@ -2,38 +2,11 @@
 
 use crate::common;
 
+use common::cluster::Second;
 use common::{World, exits, run, run_json, text};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-/// A copy of the server's data that the operator serves on another port.
-struct Copy {
-    process: Child,
-    url: String,
-}
-
-impl Copy {
-    fn of(world: &World, data: &Path) -> Copy {
-        let port = common::free_port();
-        let process = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-            .arg(data)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the copy starts");
-        common::eventually("the copy listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Copy { process, url: format!("hf://127.0.0.1:{port}/{}", world.fsid()) }
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use std::process::Command;
 
 /// Content that does not fit into an inode.
 fn long(seed: u32) -> String {
@@ -62,8 +35,9 @@ fn two_statements_convict_and_are_merged() {
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
     world.start_server();
-    let copy = Copy::of(&world, &world.path("fork"));
-    let true_url = std::mem::replace(&mut world.url, copy.url.clone());
+    let copy = Second::started(&world, &world.path("fork"), &[]);
+    let fork_url = copy.url(&world);
+    let true_url = std::mem::replace(&mut world.url, fork_url);
     let bob = world.mount("bob");
     fs::write(bob.join("team/bobs"), long(2)).expect("written");
     fs::write(bob.join("team/both"), "Bob's").expect("written");
@@ -133,7 +107,7 @@ fn two_statements_convict_and_are_merged() {
         .holdfast("bob")
         .args(merge)
         .args([&his, &hers])
-        .args(["--all", "--from", &copy.url, "--key"])
+        .args(["--all", "--from", &copy.url(&world), "--key"])
         .arg(world.key("bob"))
         .arg("--to")
         .arg(&again));

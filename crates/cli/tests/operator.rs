@@ -4,6 +4,7 @@
 
 use crate::common;
 
+use common::cluster::Second;
 use common::{PATIENCE, World, run, text};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
@@ -320,23 +321,15 @@ fn forked_users() {
     world.start_server();
 
     // Bob is led to a copy of the server on another port.
-    let port = common::free_port();
-    let mut copy = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-        .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-        .arg(world.path("fork"))
-        .spawn()
-        .expect("the copy starts");
-    let true_url = world.url.clone();
-    let fsid = world.fsid().to_owned();
-    common::eventually("the copy listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    world.url = format!("hf://127.0.0.1:{port}/{fsid}");
+    let copy = Second::started(&world, &world.path("fork"), &[]);
+    let fork_url = copy.url(&world);
+    let true_url = std::mem::replace(&mut world.url, fork_url);
     let bob = world.mount("bob");
     std::fs::write(bob.join("team/bobs"), "only Bob sees this").expect("the fork itself is not noticed");
     std::fs::write(alice.join("team/alices"), "only Alice sees this").expect("nor here");
     assert!(!bob.join("team/alices").exists() && !alice.join("team/bobs").exists());
     world.umount("bob");
-    copy.kill().expect("ended");
-    copy.wait().expect("ended");
+    drop(copy);
 
     // Bob is led back to Alice's server.
     world.url = true_url;

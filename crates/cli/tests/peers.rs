@@ -4,8 +4,9 @@
 
 use crate::common;
 
+use common::cluster::Second;
 use common::relay::Relay;
-use common::{PATIENCE, World, errno, eventually, free_port, run, text};
+use common::{PATIENCE, World, errno, eventually, run, text};
 use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
 use holdfast_protocol::peers::{DeviceProgress, PeerMessage, VERSION};
 use holdfast_protocol::structure::LogHead;
@@ -107,16 +108,8 @@ fn a_fork_is_seen_when_peers_talk() {
 
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
-    let fork_port = free_port();
-    let mut fork = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-        .args(["server", "--lease", "2", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
-        .arg(world.path("fork"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the fork starts");
-    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
-    relay.lead_to(fork_port);
+    let fork = Second::started(&world, &world.path("fork"), &["--lease", "2"]);
+    relay.lead_to(fork.port);
     world.start_server_with(&["--lease", "2"]);
     // Both work on, each on its side of the fork, until they are frozen.
     eventually("Alice works on", || {
@@ -155,8 +148,7 @@ fn a_fork_is_seen_when_peers_talk() {
         assert_ne!(judged.status.code(), Some(80), "{}", text(&judged));
     }
     assert!(!world.path("judge-state").exists(), "the judge needs nothing and leaves nothing");
-    fork.kill().expect("it runs");
-    let _ = fork.wait();
+    drop(fork);
 }
 
 /// Proves: a peer whose machine dies is lost after its time-out, and one that logged out is not. A mount that is to

@@ -56,6 +56,12 @@ impl Workspace {
         text(&output)
     }
 
+    /// Runs a command, given as one line of words, that must fail; returns its output.
+    #[track_caller]
+    fn refused_line(&self, line: &str) -> String {
+        self.refused(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
     pub fn is_mounted(&self, name: &str) -> bool {
         is_mounted(&self.path(name))
     }
@@ -471,17 +477,8 @@ fn partitions_and_cards() {
 
         let which = workspace.refused(&["mount", name, "one", "--sidecar", "card.d", "--user", "alice"]);
         assert!(which.contains("1, 3") && which.contains("--partition"), "{which}");
-        let which = workspace.refused(&[
-            "mount",
-            name,
-            "one",
-            "--sidecar",
-            "card.d",
-            "--user",
-            "alice",
-            "--partition",
-            "2",
-        ]);
+        let which =
+            workspace.refused_line(&format!("mount {name} one --sidecar card.d --user alice --partition 2"));
         assert!(which.contains("partition 2"), "{which}");
         // As a loop device the other card is on another bus.
         let attached = run(Command::new("losetup").args(["-f", "--show"]).arg(workspace.path("other.img")));

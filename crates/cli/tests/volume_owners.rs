@@ -79,12 +79,24 @@ impl Workspace {
         run(self.holdfast().args(arguments))
     }
 
+    /// Runs a command, given as one line of words, that must succeed; returns its output.
+    #[track_caller]
+    fn does_line(&self, line: &str) -> String {
+        self.does(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
     /// Runs a command that must fail, and returns its output.
     #[track_caller]
     fn refused(&self, arguments: &[&str]) -> String {
         let output = self.holdfast().args(arguments).output().expect("runs");
         assert!(!output.status.success(), "{arguments:?}: {}", text(&output));
         text(&output)
+    }
+
+    /// Runs a command, given as one line of words, that must fail; returns its output.
+    #[track_caller]
+    fn refused_line(&self, line: &str) -> String {
+        self.refused(&line.split_whitespace().collect::<Vec<_>>())
     }
 }
 
@@ -530,16 +542,7 @@ fn credentials() {
     forged[middle] ^= 1;
     fs::write(workspace.path("forged.cred"), &forged).expect("written");
     workspace.refused(&["credential", "present", "bob", "forged.cred"]);
-    let others = workspace.refused(&[
-        "credential",
-        "revoke",
-        "--key",
-        "job.key",
-        "--credential",
-        "bob.cred",
-        "--mount",
-        "bob",
-    ]);
+    let others = workspace.refused_line("credential revoke --key job.key --credential bob.cred --mount bob");
     assert!(others.contains("this key signed none of it"), "{others}");
 
     // Revoked: open files at once, and for good. What others were given stays.
@@ -572,46 +575,14 @@ fn a_session_ends_alone() {
     let sessions = [("alice", "alice"), ("bob", "bob"), ("carol", "carol")];
     let mounted = workspace.mount(&sessions, &[]);
     fs::write(workspace.path("alice/file"), "hers").expect("written");
-    workspace.does(&[
-        "credential",
-        "issue",
-        "--key",
-        "alice.key",
-        "--to",
-        "session:alice",
-        "--volume",
-        "alice",
-        "--out",
-        "own.cred",
-    ]);
-    workspace.does(&[
-        "credential",
-        "issue",
-        "--key",
-        "alice.key",
-        "--to",
-        "user:bob",
-        "--may",
-        "read",
-        "--volume",
-        "alice",
-        "--out",
-        "bob.cred",
-    ]);
+    workspace.does_line("credential issue --key alice.key --to session:alice --volume alice --out own.cred");
+    workspace
+        .does_line("credential issue --key alice.key --to user:bob --may read --volume alice --out bob.cred");
     mounted.unmount();
     let key = ["--user-key", "alice=alice.key.pub", "--credential", "alice=own.cred"];
     let mounted = workspace.mount(&sessions, &key);
     eventually("she is known", || fs::read(workspace.path("alice/file")).is_ok());
-    workspace.does(&[
-        "credential",
-        "revoke",
-        "--key",
-        "alice.key",
-        "--credential",
-        "bob.cred",
-        "--mount",
-        "alice",
-    ]);
+    workspace.does_line("credential revoke --key alice.key --credential bob.cred --mount alice");
     mounted.unmount();
 
     let mut command = workspace.holdfast();
@@ -662,18 +633,8 @@ fn keys_own_files() {
     for key in ["alice", "bob"] {
         let (file, session) = (format!("{key}.key"), format!("session:key:{key}.key.pub"));
         let out = format!("{key}.cred");
-        workspace.does(&[
-            "credential",
-            "issue",
-            "--key",
-            &file,
-            "--to",
-            &session,
-            "--volume",
-            "admin",
-            "--out",
-            &out,
-        ]);
+        workspace
+            .does_line(&format!("credential issue --key {file} --to {session} --volume admin --out {out}"));
     }
     assert!(workspace.refused(&["credential", "present", "bob", "alice.cred"]).contains("speaks for nobody"));
     workspace.does(&["credential", "present", "alice", "alice.cred"]);

@@ -4,6 +4,7 @@
 use crate::common;
 use crate::restored::{declare, keep, put_back};
 
+use common::cluster::Second;
 use common::relay::Relay;
 use common::{World, errno, eventually, free_port, run, run_json, text};
 use std::fs;
@@ -158,17 +159,8 @@ fn a_fork_goes_stale() {
     file.write_all(b"only Alice sees this").and_then(|()| file.sync_all()).expect("at the server");
     let operations = server_heads(&world.data())[0]["operations"].as_u64().expect("a number");
     eventually("the witness has signed what Alice did", || witness.signed() >= operations);
-    let fork_port = free_port();
-    let mut fork = holdfast()
-        .args(["server", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
-        .arg(world.path("fork"))
-        .args(&asked)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the fork starts");
-    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
-    relay.lead_to(fork_port);
+    let fork = Second::started(&world, &world.path("fork"), &asked);
+    relay.lead_to(fork.port);
 
     // Bob works on the fork for a while, and is then stopped.
     eventually("Bob is stopped", || {
@@ -196,8 +188,7 @@ fn a_fork_goes_stale() {
     assert!(!alice.join("team/bobs").exists());
     // Mounts wait for their server when they end, so they end before it.
     world.umount("bob");
-    fork.kill().expect("it runs");
-    let _ = fork.wait();
+    drop(fork);
 }
 
 /// Proves that an idle file system stays fresh, and that during an outage of the witness a mount that refuses changes

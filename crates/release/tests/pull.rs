@@ -398,15 +398,21 @@ fn stopped_everywhere() {
     }
 }
 
-/// Proves: a source with a false file of any kind leaves the directory as it was, with an error that names the file,
-/// and does no harm when another mirror is good.
-#[test]
-fn liars() {
+/// A publisher with two releases, and the mirror `old`, which has the first of them only.
+fn one_release_behind() -> Fixture {
     let mut world = Fixture::new();
     world.publish(3);
     world.pull("old");
     world.write("large", &noise(100, 3_000_000));
     world.publish(3);
+    world
+}
+
+/// Proves: a source with a false file of any kind leaves the directory as it was, with an error that names the file,
+/// and does no harm when another mirror is good.
+#[test]
+fn liars() {
+    let mut world = one_release_behind();
     let release = world.path("release");
     type NamedTampering = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
     let lies: [NamedTampering; 10] = [
@@ -451,11 +457,7 @@ fn liars() {
 /// Proves: an index that matches its digest but is false is detected before anything changes.
 #[test]
 fn a_false_index() {
-    let mut world = Fixture::new();
-    world.publish(3);
-    world.pull("old");
-    world.write("large", &noise(100, 3_000_000));
-    world.publish(3);
+    let mut world = one_release_behind();
     let release = world.path("release");
     let root: RootFile = form::read(&fs::read(release.join("root")).unwrap()).unwrap();
     let index = Index::decode(&fs::read(release.join(layout::index(&root.index.digest))).unwrap()).unwrap();

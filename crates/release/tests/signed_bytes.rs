@@ -77,18 +77,21 @@ fn hints_decide_nothing() {
     }
 }
 
+/// The seeds of some keys, at least so many, each once and in order.
+fn some_keys(least: usize) -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::btree_set(1u8..8, least..7).prop_map(|seeds| seeds.into_iter().collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// A record is accepted exactly if enough members of its role signed, and nobody else.
     #[test]
     fn signers_are_enough_or_refused(
-        signers in proptest::collection::btree_set(1u8..8, 0..7),
-        members in proptest::collection::btree_set(1u8..8, 1..7),
+        signers in some_keys(0),
+        members in some_keys(1),
         threshold in 1u16..7,
     ) {
-        let members: Vec<u8> = members.into_iter().collect();
-        let signers: Vec<u8> = signers.into_iter().collect();
         let threshold = threshold.min(members.len() as u16);
         let mut first = first_set();
         first.role = role(&members, threshold);
@@ -102,12 +105,10 @@ proptest! {
     /// A rotation is accepted exactly if enough members of both sets signed, and nobody else.
     #[test]
     fn rotations_need_both_sets(
-        signers in proptest::collection::btree_set(1u8..8, 0..7),
-        members in proptest::collection::btree_set(1u8..8, 1..7),
+        signers in some_keys(0),
+        members in some_keys(1),
         threshold in 1u16..7,
     ) {
-        let members: Vec<u8> = members.into_iter().collect();
-        let signers: Vec<u8> = signers.into_iter().collect();
         let threshold = threshold.min(members.len() as u16);
         let next = next_set(&first_set(), &members, threshold);
         let count = |of: &[u8]| signers.iter().filter(|signer| of.contains(signer)).count();

@@ -52,6 +52,13 @@ impl BlockServer {
         format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())
     }
 
+    /// The address of this block server and another with the same key.
+    pub fn address_with(&self, other: &BlockServer) -> String {
+        let address = self.address();
+        let (host, key) = address.rsplit_once('/').expect("an address");
+        format!("{host},127.0.0.1:{}/{key}", other.port)
+    }
+
     pub fn start(&mut self) {
         self.start_with(&[]);
     }

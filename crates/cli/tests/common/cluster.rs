@@ -100,7 +100,7 @@ impl Drop for Etcd {
     }
 }
 
-/// A second server, with the key of the world's own.
+/// A second server beside the world's own: one that stands in for it, or a copy of it. Dropping it ends it.
 pub struct Second {
     pub data: PathBuf,
     pub log: PathBuf,
@@ -109,6 +109,21 @@ pub struct Second {
 }
 
 impl Second {
+    /// Starts a server on this data directory and a port of its own, with its log in the world's folder.
+    #[track_caller]
+    pub fn started(world: &World, data: &Path, extra: &[&str]) -> Second {
+        let port = free_port();
+        let log = world.path(&format!("server-{port}.log"));
+        let mut second = Second { data: data.to_owned(), log, port, process: Process::default() };
+        second.start(extra);
+        second
+    }
+
+    /// The address of the world's file system at this server.
+    pub fn url(&self, world: &World) -> String {
+        format!("hf://127.0.0.1:{}/{}", self.port, world.fsid())
+    }
+
     pub fn start(&mut self, extra: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"]);

@@ -1,5 +1,5 @@
 //! A server in the same process: the real sequencer, blocks in memory, and faults at will.
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
 
 pub mod site;
 
