@@ -8,7 +8,7 @@ use common::{World, eventually, noise, run, run_json, text};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn backup(world: &World) -> serde_json::Value {

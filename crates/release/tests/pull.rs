@@ -412,7 +412,7 @@ fn one_release_behind() -> Fixture {
 /// and does no harm when another mirror is good.
 #[test]
 fn liars() {
-    let mut world = one_release_behind();
+    let world = one_release_behind();
     let release = world.path("release");
     type NamedTampering = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
     let lies: [NamedTampering; 10] = [
@@ -457,7 +457,7 @@ fn liars() {
 /// Proves: an index that matches its digest but is false is detected before anything changes.
 #[test]
 fn a_false_index() {
-    let mut world = one_release_behind();
+    let world = one_release_behind();
     let release = world.path("release");
     let root: RootFile = form::read(&fs::read(release.join("root")).unwrap()).unwrap();
     let index = Index::decode(&fs::read(release.join(layout::index(&root.index.digest))).unwrap()).unwrap();
