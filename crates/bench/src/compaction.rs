@@ -1,6 +1,6 @@
-//! Collecting garbage in a bucket of an object store: one store in which runs of blocks die, twice, side by side. Once the store
-//! copies what lives, once (as where a store cannot) it is read and written again. What lives is read and compared at the end,
-//! by a new directory.
+//! Collecting garbage in a bucket: one store in which runs of blocks die, measured twice, side by side. One time live
+//! data is copied at the object store; the other time, as where a store cannot copy, it is read and written again. At
+//! the end all live data is read and compared, by a new directory.
 
 use crate::report::{Measurement, Report, measure};
 use anyhow::{Context, ensure};
@@ -46,7 +46,7 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// A bucket that counts bytes, and may know no copies.
+/// A bucket that counts bytes, and may refuse to copy.
 struct Counting {
     inner: S3,
     copies: bool,
@@ -98,7 +98,7 @@ impl Bucket for Counting {
     }
 }
 
-/// What a collection cost.
+/// The cost of a collection.
 struct Cost {
     taken: Measurement,
     written: u64,
@@ -111,7 +111,7 @@ struct Cost {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut costs: [Vec<Cost>; 2] = Default::default();
     for pair in 0..options.pairs {
-        // Whoever goes second finds a busier store: take turns.
+        // The second finds a busier store, so they take turns.
         for side in if pair % 2 == 0 { [0, 1] } else { [1, 0] } {
             let cost = round(options, pair, side == 0)?;
             eprintln!("pair {} of {}, {}: {:.2} s", pair + 1, options.pairs, SIDES[side], cost.taken.wall);
@@ -151,7 +151,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 const SIDES: [&str; 2] = ["copied at the store", "moved"];
 
-/// So many bytes that no codec makes shorter, the same for the same number.
+/// So many incompressible bytes, the same for the same number.
 fn block(number: u64) -> (Digest, StoredBlock) {
     let mut body = vec![0; BLOCK_BYTES as usize];
     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut body);
@@ -163,7 +163,7 @@ fn stored(kind: BlockKind, references: Vec<Digest>, body: Vec<u8>) -> (Digest, S
     (block.reference().address, block.to_stored())
 }
 
-/// A store on a directory of its own, with a cache that is far smaller than what it has in the bucket.
+/// A store in a directory of its own, with a cache far smaller than its data in the bucket.
 fn open(dir: &Path, bucket: Arc<Counting>, anew: bool) -> anyhow::Result<(Tiered, LogStore)> {
     let settings =
         Settings { cache_bytes: 128 << 20, condemned: Duration::ZERO, anew, ..Settings::default() };
@@ -225,7 +225,7 @@ fn round(options: &Options, pair: usize, copies: bool) -> anyhow::Result<Cost> {
     ensure!(report.damaged.is_empty(), "{report:?}");
     ensure!(report.dropped == count - live.len() as u64, "{report:?}");
     ensure!(report.punched.is_empty() != copies, "whether the store copies: {report:?}");
-    // What nothing lists goes then.
+    // What nothing lists is removed then.
     std::thread::sleep(Duration::from_secs(7));
     let left: u64 =
         bucket.list("")?.iter().filter(|one| !one.name.contains("outline")).map(|one| one.length).sum();
@@ -237,7 +237,7 @@ fn round(options: &Options, pair: usize, copies: bool) -> anyhow::Result<Cost> {
         left,
     };
     drop((store, tiered));
-    // All that lives is there, also for whoever has nothing but the bucket.
+    // All live data can be read, also by a store that has nothing but the bucket.
     let (dir, bucket) = (tempfile::tempdir()?, counting());
     let (tiered, store) = open(dir.path(), bucket.clone(), true)?;
     for number in live {

@@ -1,5 +1,5 @@
-//! What one operation costs, and how much is stored, as a file system grows: many members, many devices that have signed, a directory of
-//! many entries, many files. Server and clients are in this process, so memory is that of both.
+//! The cost of one operation, and the bytes stored, as a file system grows: many members, many devices that have
+//! signed, a directory of many entries, many files. Server and clients are in this process, so memory is that of both.
 //!
 //! Trees are built through the engine, a thousand files an operation, as mounts would take hours.
 
@@ -27,7 +27,7 @@ const USERS: usize = 2500;
 
 /// How long the server may take to order an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long that nothing is called dead while it is measured.
+/// So long that no operation is aborted while it is measured.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Options of the growth benchmark.
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     stored()
 }
 
-/// How many bytes the server stores for bytes that cannot be compressed, orders and directories included.
+/// The bytes that the server stores for incompressible bytes, orders and directories included.
 fn stored() -> anyhow::Result<()> {
     let directory = tempfile::Builder::new().prefix("holdfast-growth.").tempdir()?;
     let site = Site::new(directory.path(), Syncs::Real)?;
@@ -212,7 +212,7 @@ fn enrol(site: &Site, have: usize, want: usize) -> anyhow::Result<Vec<SigningKey
     Ok((have..want).map(key).collect())
 }
 
-/// Has other devices order an operation each and say no more, until there are `want`.
+/// Has other devices order an operation each and nothing more, until there are `want`.
 fn leave_pending(site: &Site, have: usize, want: usize) -> anyhow::Result<()> {
     for key in enrol(site, have, want)? {
         let proof = ServerProof { file_system: site.address.file_system, minimum_sequence: 0 };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How slow, far and bad a link is, and what happens to it.
+/// The conditions of a link, and what happens to it.
 #[derive(clap::Args)]
 pub struct LinkOptions {
     /// Rate towards the client, such as 1.5mbit or 384kbit; without it there is no limit.
@@ -86,7 +86,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.filter(|share| *share <= 1.0).ok_or_else(|| "a share reads like 2% or 0.02".to_owned())
 }
 
-/// Ends when dropped.
+/// A started process; dropping it ends it.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -115,7 +115,7 @@ impl LinkOptions {
         (up, down)
     }
 
-    /// Waits for the client's end, and does to the link what was asked for meanwhile.
+    /// Waits for the client's end, and changes the link meanwhile as the options say.
     pub fn wait(&self, link: &Link, client: &mut Running) -> anyhow::Result<ExitStatus> {
         let start = Instant::now();
         let mut steps = Vec::new();
@@ -150,7 +150,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let _server = match &options.server {
         Some(command) => {
             let mut shell = link.command(Side::Server, "sh");
-            // Nothing between us and the server, so that ending it ends it.
+            // The server is our direct child, so that ending it ends it.
             let running = shell.args(["-c", &format!("exec {command}")]).stdin(Stdio::null()).spawn();
             Some(Running(running.with_context(|| format!("starting {command}"))?))
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// One of so many files stays the same in the newer tree; in the paper 549 of 717 differ.
 const UNCHANGED: usize = 4;
-/// Nobody's settings but these.
+/// Git's settings, without those of the user.
 const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null \
     GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.org; ";
 

@@ -1,5 +1,5 @@
-//! How long small requests take beside bulk on a bad link: a server and a client of the transport alone, each at its
-//! end of a test link.
+//! The time that small requests take beside bulk on a bad link: a server and a client of the transport alone, one at
+//! each end of a test link.
 
 use crate::link::{LinkOptions, Running};
 use anyhow::{Context, bail};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7440;
-/// Every wait has an end; one that is reached is a stall by any measure.
+/// Every wait has an end; reaching it counts as a stall.
 const DEADLINE: Duration = Duration::from_secs(120);
 const BLOCK_BYTES: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ pub struct Options {
     /// What carries the requests.
     #[arg(long, default_value = "auto")]
     over: Over,
-    /// Which way the bulk goes.
+    /// The direction of the bulk transfers.
     #[arg(long, default_value = "up")]
     bulk: AccessPath,
     /// For how long.
@@ -179,7 +179,7 @@ fn client(options: &Options) -> anyhow::Result<()> {
         for _ in 0..workers {
             scope.spawn(|| bulk(&connection, way, &moved, &ended));
         }
-        // Bulk has the link before anything is timed.
+        // The bulk transfers fill the link before anything is timed.
         std::thread::sleep(Duration::from_secs(5));
         let small = Request::Retrieve(vec![Digest::ZERO; 32]);
         while Instant::now() < end {

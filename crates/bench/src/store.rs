@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     bench.fill()?;
     let mut rounds = Rounds::default();
     for pair in 0..options.pairs {
-        // Whoever goes second finds a busier disk: take turns.
+        // The second finds a busier disk, so they take turns.
         let order: [Side; 2] =
             if pair % 2 == 0 { [Side::Holdfast, Side::Venti] } else { [Side::Venti, Side::Holdfast] };
         for side in order {
@@ -207,7 +207,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Has the system forget every cached page of a store.
+    /// Has the system drop every cached page of a store.
     fn forget(&self, side: Side) -> anyhow::Result<()> {
         self.forget_files(side, |_| true)
     }
@@ -221,7 +221,7 @@ impl Bench<'_> {
         let storage = LocalStorage::open(path)?;
         for name in storage.list()?.into_iter().filter(|name| which(name)) {
             let file = storage.open(&name)?;
-            // Only clean pages can be forgotten.
+            // Only clean pages can be dropped.
             file.sync(holdfast_log::SyncSite("benchmark"))?;
             file.drop_cache();
         }

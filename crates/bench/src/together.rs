@@ -69,12 +69,12 @@ fn measure(sources: &Path, side: &Side, number: usize, round: &mut Round<'_>) ->
     ensure!(fs::read_dir(theirs.join("flat"))?.next().is_none(), "files are left");
     shell(&ours, &format!("cp -r '{}' tree", sources.join("tree").display()))?;
     shell(&theirs, "ls -lR tree >/dev/null")?;
-    // GlusterFS's rm says "Stale file handle" of what the other has removed a moment before.
+    // GlusterFS's rm prints "Stale file handle" for what the other has removed a moment before.
     let remove = if side.name.starts_with("gluster") { "rm -rf tree || true" } else { "rm -rf tree" };
     round.phase("rm -rf of one tree", DIRECTORIES * FILES, || {
         both(|| shell(&ours, remove), || shell(&theirs, remove))
     })?;
-    // On some peers both are told that the other has removed what neither has, or see for a second what is gone.
+    // On some systems both are told that the other has removed what neither has, or see for a second what is gone.
     shell(&ours, "for time in 1 2 3 4 5; do rm -rf tree; [ -e tree ] || break; sleep 1; done")?;
     ensure!(!ours.join("tree").exists(), "the tree is left");
     fs::remove_dir_all(&ours).with_context(|| ours.display().to_string())

@@ -1,5 +1,5 @@
-//! Keys that a real SSH agent keeps: everything works without the private half, and what goes wrong with the agent
-//! is said, waited for and recovered from.
+//! Keys that a real SSH agent holds: everything works without the private key file. When something is wrong with the
+//! agent, the user is told, calls wait, and the mount recovers.
 
 use crate::common;
 
@@ -11,17 +11,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// "Required key not available".
+/// The number of the error "Required key not available".
 const ENOKEY: i32 = 126;
 
-/// An agent at a socket; ended when dropped.
+/// An SSH agent at a socket; dropping it ends the agent.
 struct Agent {
     child: Child,
     socket: PathBuf,
 }
 
 impl Agent {
-    /// Starts one. It may ask for confirmation, by a script that says yes while the file `yes` exists.
+    /// Starts an agent. With a confirmation script, it asks before each use of a key, and the answer is yes while the
+    /// file `yes` exists.
     fn start(world: &World) -> Agent {
         let socket = world.path("agent");
         let _ = fs::remove_file(&socket);
@@ -60,7 +61,7 @@ impl Drop for Agent {
     }
 }
 
-/// A command of `who` that knows the agent.
+/// A command of `who` with the agent's socket in its environment.
 fn holdfast(world: &World, who: &str, agent: &Agent) -> Command {
     let mut command = world.holdfast(who);
     command.env("SSH_AUTH_SOCK", &agent.socket).stdin(Stdio::null());
@@ -71,7 +72,7 @@ fn try_mount(world: &World, agent: &Agent, key: &str) -> Output {
     try_mount_for(world, agent, key, PATIENCE.as_secs())
 }
 
-/// Mounts so that calls fail which wait for so many seconds.
+/// Mounts with calls that fail after waiting for so many seconds.
 fn try_mount_for(world: &World, agent: &Agent, key: &str, seconds: u64) -> Output {
     let directory = world.path("anna-mnt");
     fs::create_dir_all(&directory).expect("a mount point");
@@ -83,7 +84,7 @@ fn try_mount_for(world: &World, agent: &Agent, key: &str, seconds: u64) -> Outpu
         .expect("it runs")
 }
 
-/// A mount of anna's; unmounted when dropped, even if it can no longer sign.
+/// A mount of Anna's. Dropping it unmounts, even if it can no longer sign.
 struct Mount<'a>(&'a World);
 
 impl<'a> Mount<'a> {
@@ -94,7 +95,7 @@ impl<'a> Mount<'a> {
         Mount(world)
     }
 
-    /// One whose calls wait for a second only.
+    /// Mounts with calls that wait for one second only.
     #[track_caller]
     fn impatient(world: &'a World, agent: &Agent, key: &str) -> Mount<'a> {
         eventually("it is mounted", || try_mount_for(world, agent, key, 1).status.success());
@@ -121,23 +122,23 @@ fn fingerprint(public: &Path) -> String {
 
 #[track_caller]
 fn refused(output: &Output, words: &[&str]) {
-    let said = text(output);
-    assert!(!output.status.success(), "{said}");
+    let printed = text(output);
+    assert!(!output.status.success(), "{printed}");
     for word in words {
-        assert!(said.contains(word), "{word:?} is not in {said}");
+        assert!(printed.contains(word), "{word:?} is not in {printed}");
     }
 }
 
-/// Proves: a mount whose key is in an agent works without the private key file; while the agent is gone calls
-/// wait, fail and say why, nothing that was acknowledged is lost, and all goes on when there is an agent again.
+/// Proves: a mount whose key is in an agent works without the private key file. While the agent is gone, calls wait,
+/// fail and say why, and nothing that was acknowledged is lost; all goes on when there is an agent again.
 #[test]
 fn a_mount_outlives_its_agent() {
     let mut world = World::new(&["anna", "ben"]);
     let ben = world.mount("ben").join("team");
     let mut agent = Agent::start(&world);
     agent.ssh_add(&[], &world.key("anna"));
-    let kept = world.path("kept-elsewhere");
-    fs::rename(world.key("anna"), &kept).expect("moved");
+    let moved_aside = world.path("kept-elsewhere");
+    fs::rename(world.key("anna"), &moved_aside).expect("moved");
     let public = world.path("anna.key.pub");
     let mount = Mount::impatient(&world, &agent, public.to_str().expect("a name"));
     let team = mount.team();
@@ -148,7 +149,7 @@ fn a_mount_outlives_its_agent() {
     open.write(b" and second").expect("written here");
 
     agent.end();
-    // A busy machine may not even have asked the agent when a call's second is over.
+    // On a busy machine a call's second may be over before the agent was asked.
     let lacks_key = |result: std::io::Result<()>| result.expect_err("no key").raw_os_error() == Some(ENOKEY);
     eventually("it lacks the key", || lacks_key(fs::create_dir(team.join("meanwhile"))));
     eventually("it lacks the key", || lacks_key(open.sync()));
@@ -161,13 +162,13 @@ fn a_mount_outlives_its_agent() {
     eventually("it does not have the key yet", || {
         lacks_key(open.sync()) && world.status("anna").contains("no longer holds the key")
     });
-    agent.ssh_add(&[], &kept);
+    agent.ssh_add(&[], &moved_aside);
     eventually("it goes on", || open.sync().is_ok());
     assert_eq!(fs::read_to_string(ben.join("before")).expect("read"), "acknowledged");
     assert_eq!(fs::read_to_string(ben.join("open")).expect("read"), "first and second");
     eventually("it works", || world.status("anna").contains("working"));
 
-    // A new connection needs the key as well.
+    // A new connection needs a signature of the key as well.
     drop(mount);
     let by_print = format!("agent:{}", fingerprint(&public));
     let mount = Mount::new(&world, &agent, &by_print);
@@ -175,8 +176,8 @@ fn a_mount_outlives_its_agent() {
     drop(mount);
 }
 
-/// Proves: with `--write-back`, a mount whose agent is gone can be unmounted: it says what is not at the server and why, and
-/// the next mount sends it.
+/// Proves: with `--write-back`, a mount whose agent is gone can be unmounted. The command says what is not at the
+/// server and why, and the next mount sends it.
 #[test]
 fn unmounting_without_the_agent() {
     let world = World::new(&["anna"]);
@@ -189,19 +190,15 @@ fn unmounting_without_the_agent() {
         command.args(["mount", "--write-back", &world.url]).arg(&directory).arg("--key").arg(&public);
         run(&mut command)
     };
-    let is_sent = || {
-        let status = world.holdfast("anna").args(["status", "--json"]).output().expect("it runs");
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
-        status["processes"][0]["write_back"]["edits"] == 0
-    };
+    let is_sent = || world.process_status("anna")["write_back"]["edits"] == 0;
     mount(&agent);
     fs::write(directory.join("team/file"), "made with it").expect("written");
     eventually("it is sent", is_sent);
     agent.end();
     fs::write(directory.join("team/file"), "made without the key").expect("kept here");
     let output = world.holdfast("anna").arg("umount").arg(&directory).output().expect("it runs");
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("are not at the server yet"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("are not at the server yet"), "{printed}");
     assert!(!common::is_mounted(&directory));
     let agent = Agent::start(&world);
     agent.ssh_add(&[], &world.key("anna"));
@@ -211,7 +208,7 @@ fn unmounting_without_the_agent() {
     run(world.holdfast("anna").arg("umount").arg(&directory));
 }
 
-/// Proves: an agent that asks a person is asked once for each call, and a no is told at once.
+/// Proves: an agent that asks a person does so once for each call, and the call fails at once if the answer is no.
 #[test]
 fn a_confirmation_that_is_refused() {
     let world = World::new(&["anna"]);
@@ -233,8 +230,8 @@ fn a_confirmation_that_is_refused() {
     assert!(fs::metadata(mount.team().join("no")).is_err(), "what was refused has not happened");
 }
 
-/// Proves: a file system is created and administered by a superuser key that only the agent has; and a key file
-/// with a passphrase is not opened if the agent holds it.
+/// Proves: a file system can be created and administered with a superuser key that only the agent has; and a key file
+/// with a passphrase is not opened if the agent has its key.
 #[test]
 fn superusers_and_passphrases() {
     let world = World::new(&["anna"]);
@@ -254,8 +251,8 @@ fn superusers_and_passphrases() {
     let line = fs::read_to_string(world.path("anna.key.pub")).expect("a public key");
     let add = ["fs", "user", "add", &url, "anna", line.trim(), "--superuser", "agent:the root"];
     run(holdfast(&world, "root", &agent).args(add));
-    let shown = run(holdfast(&world, "root", &agent).args(["fs", "show", &url, "--key", "agent:the root"]));
-    assert!(shown.contains("anna"), "{shown}");
+    let printed = run(holdfast(&world, "root", &agent).args(["fs", "show", &url, "--key", "agent:the root"]));
+    assert!(printed.contains("anna"), "{printed}");
 
     let sealed = world.key("anna");
     run(Command::new("ssh-keygen").args(["-q", "-p", "-P", "", "-N", "secret", "-f"]).arg(&sealed));
@@ -268,11 +265,12 @@ fn superusers_and_passphrases() {
     fs::copy(&sealed, &open).expect("copied");
     run(Command::new("ssh-keygen").args(["-q", "-p", "-P", "secret", "-N", "", "-f"]).arg(&open));
     agent.ssh_add(&[], &open);
-    let shown = show(&agent);
-    assert!(shown.status.success(), "{}", text(&shown));
+    let printed = show(&agent);
+    assert!(printed.status.success(), "{}", text(&printed));
 }
 
-/// Proves: whatever is wrong with the agent or the key in it is said, with what the agent holds.
+/// Proves: whatever is wrong with the agent, or with the key in it, the error says what, and lists the keys that the
+/// agent holds.
 #[test]
 fn what_can_be_wrong() {
     let world = World::new(&["anna"]);
@@ -306,7 +304,7 @@ fn what_can_be_wrong() {
     let mut command = world.holdfast("anna");
     let output = command.args(["fs", "show", &world.url, "--key", public]).output().expect("it runs");
     refused(&output, &["SSH_AUTH_SOCK is not set", "ssh-add"]);
-    // Something that listens, but is no agent.
+    // A socket that accepts connections and is no agent.
     let port = std::os::unix::net::UnixListener::bind(world.path("stranger")).expect("a socket");
     std::thread::spawn(move || {
         for stream in port.incoming() {

@@ -1,8 +1,9 @@
-//! Names that contain their IDs, mounted when they are used: by programs, through links, and against what goes wrong.
+//! The automounter: a directory in which a name that contains an ID is mounted as soon as it is used. By programs,
+//! through links, and when something goes wrong.
 
 use crate::common;
 
-use common::{PATIENCE, World, ended, eventually, free_port, is_mounted, run, text};
+use common::{PATIENCE, World, ended, eventually, free_port, is_mounted, run, run_json, text};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// A server of a writable file system, mirrors of releases, and anna with a directory in which names are mounted.
+/// A server of a writable file system, mirrors of releases, and Anna with the automounter's directory.
 struct Names {
     world: World,
     servers: Vec<Child>,
@@ -21,7 +22,7 @@ struct Names {
 impl Names {
     fn new() -> Names {
         let world = World::new(&["anna"]);
-        // Its own path is part of links, so it must be the real one.
+        // The automounter resolves links to this path, so it must have no links in it.
         let directory = world.folder.path().canonicalize().expect("a path").join("hf");
         fs::create_dir(&directory).expect("made");
         Names { world, servers: Vec::new(), directory }
@@ -47,12 +48,12 @@ impl Names {
         let mut command = self.holdfast();
         command.args(["publish", tree, "--to", &release, "--key", &key]).args(extra);
         run(&mut command);
-        let shown = self.holdfast().args(["--json", "release", "show", &release]).output().expect("it runs");
-        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-        shown["release"].as_str().expect("an id").to_owned()
+        let report = self.holdfast().args(["--json", "release", "show", &release]).output().expect("it runs");
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+        report["release"].as_str().expect("an id").to_owned()
     }
 
-    /// Publishes one file, serves it, and returns its name.
+    /// Publishes one file, serves it, and returns the name under which the automounter mounts it.
     fn release(&mut self, name: &str, file: &str, content: &str) -> String {
         let tree = format!("{name}.tree");
         fs::create_dir_all(self.path(&tree)).expect("made");
@@ -76,7 +77,7 @@ impl Names {
         port
     }
 
-    /// The name of the writable file system.
+    /// The name under which the automounter mounts the writable file system.
     fn shared(&self) -> String {
         format!("@127.0.0.1:{},{}", self.world.port, self.world.fsid())
     }
@@ -104,7 +105,7 @@ impl Names {
         text(&self.holdfast().arg("status").arg(&self.directory).output().expect("it runs"))
     }
 
-    /// What looking into a name fails with.
+    /// The error with which opening a name fails.
     #[track_caller]
     fn refused(&self, path: &str) -> Errno {
         let error = fs::read_dir(self.at(path)).expect_err("it is refused");
@@ -114,8 +115,8 @@ impl Names {
     fn mounted(&self) -> Vec<String> {
         let table = fs::read_to_string("/proc/self/mounts").expect("a table");
         let below = format!("{}/", self.world.folder.path().canonicalize().expect("a path").display());
-        let places = table.lines().filter_map(|line| line.split(' ').nth(1)?.strip_prefix(&below));
-        places.filter(|place| place.contains('@')).map(str::to_owned).collect()
+        let points = table.lines().filter_map(|line| line.split(' ').nth(1)?.strip_prefix(&below));
+        points.filter(|point| point.contains('@')).map(str::to_owned).collect()
     }
 
     fn revoke_release(&self, name: &str, to: &Path) {
@@ -146,8 +147,9 @@ fn sh(directory: &Path, script: &str) -> Output {
     ended(Command::new("sh").args(["-euc", script]).current_dir(directory))
 }
 
-/// A name is what its ID stands for, release or writable file system, wherever it is used: by cat, cd, pwd, `..`, in
-/// writing. Looking from outside mounts nothing. What nobody uses goes, and comes back. All of it ends with the directory.
+/// A name leads to the release or writable file system of its ID wherever it is used: by cat, cd, pwd, `..`, and in
+/// writing. Looking at the directory from outside mounts nothing. What nobody uses is unmounted, and mounted again at
+/// the next use. All mounts end with the automounter.
 #[test]
 fn names_are_mounted_when_they_are_used() {
     let mut names = Names::new();
@@ -162,7 +164,7 @@ fn names_are_mounted_when_they_are_used() {
     assert_eq!(names.read(&format!("{release}/README")), "as published");
     fs::write(names.at(&format!("{shared}/team/note")), "by name").expect("written");
     assert_eq!(names.read(&format!("{shared}/team/note")), "by name");
-    // An open file keeps its mount from being taken away as idle.
+    // A mount with an open file is not idle.
     let held = [format!("{release}/README"), format!("{shared}/team/note")]
         .map(|path| fs::File::open(names.at(&path)).expect("opened"));
     assert_eq!(names.mounted().len(), 2);
@@ -171,10 +173,10 @@ fn names_are_mounted_when_they_are_used() {
         .map(|name| name.expect("a name").file_name().into_string().expect("text"))
         .collect();
     assert!(listed.len() == 2 && listed.contains(&release) && listed.contains(&shared), "{listed:?}");
-    let said = names.status();
+    let printed = names.status();
     assert!(
-        said.contains(&release) && said.contains("release at http://") && said.contains("hf://"),
-        "{said}"
+        printed.contains(&release) && printed.contains("release at http://") && printed.contains("hf://"),
+        "{printed}"
     );
 
     let script = format!("cd '{release}/deep'; pwd -P; cat file; cd ../..; pwd -P");
@@ -184,8 +186,8 @@ fn names_are_mounted_when_they_are_used() {
 
     drop(held);
     eventually("idle mounts go", || names.mounted().is_empty());
-    // A working directory is a use: what was used later, but is in nobody's use, goes before it. And that is found again from
-    // there.
+    // A working directory keeps its mount in use: another mount that was used later, and is in nobody's use, goes
+    // first. From the working directory that other one can be mounted again.
     let output = sh(
         &names.directory,
         &format!(
@@ -203,19 +205,20 @@ fn names_are_mounted_when_they_are_used() {
     drop(holder);
     names.umount();
     assert!(names.mounted().is_empty() && !is_mounted(&names.directory));
-    // What was written by name is there.
+    // Anna's own mount shows what was written through the name.
     let mount = names.world.mount("anna");
     assert_eq!(fs::read_to_string(mount.join("team/note")).expect("read"), "by name");
 }
 
-/// As for users who are not root: names are links to mounts elsewhere, made before the link is read; all else is the same.
+/// For users who are not root, names are links to mounts elsewhere, which are made before the link is read. All else is
+/// the same.
 #[test]
 fn names_as_links() {
     let mut names = Names::new();
     let release = names.release("site", "README", "as published");
     let shared = names.shared();
     names.automount(&["--key", "anna.key", "--idle", "2s", "--beside", "beside"]);
-    // On a busy machine a mount may have gone between the look at the link and the way through it.
+    // On a busy machine the mount may be gone again between the look-up of the link and its use.
     let is_read = || fs::read(names.at(&format!("{release}/README"))).is_ok_and(|it| it == b"as published");
     eventually("it is read", is_read);
     eventually("it is written", || fs::write(names.at(&format!("{shared}/team/note")), "by name").is_ok());
@@ -228,7 +231,8 @@ fn names_as_links() {
     assert!(names.mounted().is_empty());
 }
 
-/// Why a name is not mounted is told: by the error, in words by `status`. What is no such name is not there, at once.
+/// If a name cannot be mounted, the error number says why, and `status` says it in words. A text that is no such name
+/// does not exist, and this is answered at once.
 #[test]
 fn what_cannot_be_mounted_says_why() {
     let mut names = Names::new();
@@ -239,17 +243,17 @@ fn what_cannot_be_mounted_says_why() {
         assert_eq!(names.refused(nothing), Errno::NOENT, "{nothing}");
     }
     let nobody = free_port();
-    let place = |name: &str| name.rsplit_once(',').expect("a name").0.to_owned();
+    let point = |name: &str| name.rsplit_once(',').expect("a name").0.to_owned();
     let elsewhere = format!("@127.0.0.1:{nobody},{}", id_of(&release));
-    let other = format!("{},{}", place(&release), "5e".repeat(32));
-    let crossed = format!("{},{}", place(&shared), id_of(&release));
+    let other = format!("{},{}", point(&release), "5e".repeat(32));
+    let crossed = format!("{},{}", point(&shared), id_of(&release));
     assert_eq!(names.refused(&elsewhere), Errno::HOSTUNREACH);
     assert_eq!(names.refused(&other), Errno::KEYREJECTED, "a mirror cannot say what the name means");
     assert_eq!(names.refused(&crossed), Errno::HOSTUNREACH, "nor a server that does not have it");
     assert_eq!(names.refused(&shared), Errno::NOKEY);
-    let said = names.status();
+    let printed = names.status();
     for (name, why) in [(&elsewhere, "refused"), (&other, "not of 5e5e"), (&shared, "--key")] {
-        assert!(said.contains(name.as_str()) && said.contains(why), "{name} {why}: {said}");
+        assert!(printed.contains(name.as_str()) && printed.contains(why), "{name} {why}: {printed}");
     }
     for refused in [
         fs::create_dir(names.at("new")),
@@ -260,7 +264,7 @@ fn what_cannot_be_mounted_says_why() {
         let error = refused.expect_err("nothing is made here");
         assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
     }
-    // A failure is remembered for a while only.
+    // A failure is remembered for a limited time only.
     let address = format!("127.0.0.1:{nobody}");
     let mirror = names
         .holdfast()
@@ -272,7 +276,7 @@ fn what_cannot_be_mounted_says_why() {
     eventually("it is tried again", || fs::read(names.at(&format!("{elsewhere}/README"))).is_ok());
 }
 
-/// However many want into a name at once, it is mounted once, and all get in.
+/// When many programs use a name at once, it is mounted once, and all of them get in.
 #[test]
 fn many_at_once() {
     let mut names = Names::new();
@@ -282,16 +286,16 @@ fn many_at_once() {
         let script = format!(
             "for n in $(seq 40); do cat '{release}/README' & done; for n in $(seq 20); do (cd '{release}' && ls) & done; wait"
         );
-        let said = text(&sh(&names.directory, &script));
-        assert_eq!(said.matches("as published").count(), 40, "round {round}: {said}");
-        assert_eq!(said.matches("README").count(), 20, "round {round}: {said}");
+        let printed = text(&sh(&names.directory, &script));
+        assert_eq!(printed.matches("as published").count(), 40, "round {round}: {printed}");
+        assert_eq!(printed.matches("README").count(), 20, "round {round}: {printed}");
         assert_eq!(names.mounted().len(), 1);
         run(names.holdfast().arg("umount").arg(names.at(&release)));
     }
 }
 
-/// A release full of links says which names mean what: it is followed to a release and to a writable file system, also by
-/// names without an ID, which it is looked for in. It counts no more when it has expired.
+/// A release full of links says which names mean what. Such a link leads to a release or to a writable file system;
+/// names without an ID are looked up in the release. Once it has expired, its links are followed no more.
 #[test]
 fn certificate_directories() {
     let mut names = Names::new();
@@ -330,19 +334,19 @@ fn certificate_directories() {
     assert!(fs::read_dir(names.at(&authority)).expect("listed").count() <= 2, "it is opaque");
 
     eventually("it expires", || {
-        // A busy machine may look for it when it has expired already, and go on with the one before.
+        // A busy machine may look only after this release has expired, and keep the one before.
         names.publish("authority", "authority.tree", &["--opaque", ".", "--expires", "2s"]);
         std::thread::sleep(Duration::from_secs(3));
         let error = fs::read_link(names.at("debian")).err();
         error.is_some_and(|error| Errno::from_io_error(&error) == Some(Errno::KEYEXPIRED))
     });
-    // What comes before it in the path of certificates still counts, and so do names that say it all.
+    // Directories that come earlier in the path of certificates still count, and so do names that contain an ID.
     assert_eq!(fs::read_link(names.at("mine")).expect("a link"), names.path("own/mine"));
     assert_eq!(names.read(&format!("{release}/README")), "a distribution");
 }
 
-/// A certificate in a directory of revocations ends a release and a file system, before and while they are mounted; what
-/// is false is passed over. The directory may itself be mounted by name.
+/// A revocation in a directory of revocations ends a release or a file system, before it is mounted and while it is.
+/// Files that are no valid revocation are passed over. The directory may itself be mounted by the automounter.
 #[test]
 fn revocations() {
     let mut names = Names::new();
@@ -362,7 +366,7 @@ fn revocations() {
     fs::write(names.at(&format!("{shared}/team/note")), "before").expect("written");
     assert!(names.mounted().contains(&format!("hf/{revocations}")), "{:?}", names.mounted());
 
-    // Later, and from somewhere else each: one through the release, the others in the directory here.
+    // Revoked while they are mounted: one through the directory that is a release, the others through the local one.
     fs::remove_file(names.path("revocations.tree").join(id_of(&one))).expect("removed");
     names.revoke_release("one", &names.path("revocations.tree").join(id_of(&one)));
     names.publish("revocations", "revocations.tree", &[]);
@@ -385,7 +389,7 @@ fn revocations() {
     eventually("the file system is revoked", || is_revoked(format!("{shared}/team/note")));
     names.umount();
 
-    // For good, without any directory.
+    // The revocation stays in force after its directory is gone.
     fs::create_dir(names.path("point")).expect("made");
     names.automount(&["--key", "anna.key"]);
     assert_eq!(names.refused(&one), Errno::KEYREVOKED);
@@ -400,7 +404,7 @@ fn revocations() {
     assert!(text(&mount.expect("it runs")).contains("revoked for good"));
 }
 
-/// A directory of revocations that cannot be had keeps everything from being mounted: nobody knows what is in it.
+/// If a directory of revocations cannot be read, nothing is mounted: anything might be revoked in it.
 #[test]
 fn revocations_that_cannot_be_had() {
     let mut names = Names::new();
@@ -412,7 +416,7 @@ fn revocations_that_cannot_be_had() {
     assert!(names.status().contains("5e5e"), "{}", names.status());
 }
 
-/// If the automounter is killed, all that it mounted is taken away, and the next one begins as if nothing had been.
+/// When the automounter is killed, all its mounts are removed, and the next one starts as if nothing had been mounted.
 #[test]
 fn killed() {
     let mut names = Names::new();
@@ -421,13 +425,12 @@ fn killed() {
         let extra: &[&str] = if beside { &["--beside", "beside"] } else { &[] };
         names.automount(extra);
         assert_eq!(names.read(&format!("{release}/README")), "as published");
-        // Of this one: asked for all, it also fails for dead mounts that someone else has left.
-        let said = run(names.holdfast().args(["status", "--json"]).arg(&names.directory));
-        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        // Status of this directory only: for all of them the command also fails because of dead mounts of others.
+        let printed = run_json(names.holdfast().args(["status", "--json"]).arg(&names.directory));
         let mine = |automount: &&serde_json::Value| {
             automount["directory"] == names.directory.to_str().expect("text")
         };
-        let automounts = said["automounts"].as_array().expect("a list");
+        let automounts = printed["automounts"].as_array().expect("a list");
         let process = automounts.iter().find(mine).expect("it is there")["process"].to_string();
         run(Command::new("kill").args(["-KILL", &process]));
         eventually("it goes", || !is_mounted(&names.directory));
@@ -439,7 +442,7 @@ fn killed() {
     }
 }
 
-/// What serves a mount may die, or somebody may unmount it: the next use mounts it again.
+/// When the process that serves a mount is killed, or somebody unmounts it, the next use mounts it again.
 #[test]
 fn mounts_that_go_by_themselves() {
     let mut names = Names::new();
@@ -449,13 +452,14 @@ fn mounts_that_go_by_themselves() {
     run(names.holdfast().arg("umount").arg(names.at(&release)));
     assert!(names.mounted().is_empty());
     assert_eq!(names.read(&format!("{release}/README")), "as published");
-    let place = names.at(&release);
-    let served = run(Command::new("pgrep").arg("-f").arg(&place));
+    let point = names.at(&release);
+    let served = run(Command::new("pgrep").arg("-f").arg(&point));
     run(Command::new("kill").arg("-KILL").args(served.split_whitespace()));
-    eventually("it is mounted again", || fs::read(place.join("README")).is_ok());
+    eventually("it is mounted again", || fs::read(point.join("README")).is_ok());
 }
 
-/// As many are mounted as may be: what was not used for longest makes room, unless all are in use.
+/// When as many names are mounted as are allowed, the one that was not used for longest is unmounted, unless all are in
+/// use.
 #[test]
 fn making_room() {
     let mut names = Names::new();
@@ -465,7 +469,7 @@ fn making_room() {
     let file = |at: usize| format!("{}/README", all[at]);
     names.read(&file(0));
     names.read(&file(1));
-    // The kernel uses a name for a second without asking.
+    // The kernel caches a name for a second, without asking the automounter.
     std::thread::sleep(Duration::from_millis(1_100));
     names.read(&file(0));
     names.read(&file(2));
@@ -481,7 +485,7 @@ fn making_room() {
     eventually("there is room again", || fs::read(names.at(&file(1))).is_ok());
 }
 
-/// A server that never answers keeps nobody from other names, and who waits for it can be killed.
+/// While a server does not answer, other names are mounted, and a program that waits for it can be killed.
 #[test]
 fn servers_that_never_answer() {
     let mut names = Names::new();
@@ -494,14 +498,14 @@ fn servers_that_never_answer() {
     let _asked = listener.accept().expect("it is asked");
     assert_eq!(names.read(&format!("{release}/README")), "as published", "others need not wait");
     assert!(waits.try_wait().expect("a child").is_none());
-    // Nor can anybody have very many waited for.
+    // A user can have only a limited number of names waited for.
     let mut many: Vec<Child> = (0..40)
         .map(|n| {
             let path = names.at(&silent.replace(',', &format!("!{n},")));
             Command::new("ls").arg(path).stderr(Stdio::piped()).spawn().expect("ls runs")
         })
         .collect();
-    // Of these and the first, 32 wait.
+    // These and the first make 32 that wait.
     eventually("the others are refused", || {
         many.iter_mut().filter_map(|one| one.try_wait().expect("a child")).count() >= 9
     });
@@ -509,8 +513,8 @@ fn servers_that_never_answer() {
     for mut one in many {
         let waits = one.try_wait().expect("a child").is_none();
         one.kill().expect("a child");
-        let said = text(&one.wait_with_output().expect("it ends"));
-        assert!(waits || said.contains("Too many open files"), "{said}");
+        let printed = text(&one.wait_with_output().expect("it ends"));
+        assert!(waits || printed.contains("Too many open files"), "{printed}");
         refused += usize::from(!waits);
     }
     assert_eq!(refused, 9, "were refused");

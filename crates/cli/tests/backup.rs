@@ -1,43 +1,15 @@
-//! `holdfast server backup`: copies made under load and at rest are whole, small the second time, and can be
-//! served; what a restored copy means for the devices.
+//! `holdfast server backup`: copies made under load and at rest are whole, the second copy is small, and a copy can be
+//! served. What a restored copy means for the devices.
 
 use crate::common;
 
-use common::{World, eventually, free_port, noise, run, text};
+use common::cluster::Second;
+use common::{World, eventually, noise, run, run_json, text};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A server on a copy.
-struct Restored {
-    child: Child,
-    port: u16,
-}
-
-impl Restored {
-    fn serve(data: &Path) -> Restored {
-        let port = free_port();
-        let child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-            .arg(data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        eventually("the copy is served", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Restored { child, port }
-    }
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn backup(world: &World) -> serde_json::Value {
     let mut command = world.holdfast("operator");
@@ -46,19 +18,19 @@ fn backup(world: &World) -> serde_json::Value {
         .arg(world.data())
         .arg("--to")
         .arg(world.path("to"));
-    serde_json::from_str(&run(&mut command)).expect("JSON")
+    run_json(&mut command)
 }
 
 fn path(report: &serde_json::Value) -> PathBuf {
     PathBuf::from(report["backup"].as_str().expect("a path"))
 }
 
-/// Content of the file with this number: not compressible, and tells whose it is.
+/// Content of the file with this number: incompressible, and different for each number.
 fn content(number: usize) -> Vec<u8> {
     [format!("file {number}\n").into_bytes(), noise(number as u64, 64_000)].concat()
 }
 
-/// All files of a directory, in order of their names.
+/// All files of a directory, sorted by name.
 fn files(directory: &Path) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -69,8 +41,8 @@ fn files(directory: &Path) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// How many files were written whole; none is missing before another. The last may have been made but not
-/// published.
+/// The number of files that were written whole. No file may be missing before another; the last may exist without
+/// content.
 #[track_caller]
 fn whole(files: std::io::Result<Vec<(String, Vec<u8>)>>) -> usize {
     let mut files = files.expect("everything can be read");
@@ -82,9 +54,9 @@ fn whole(files: std::io::Result<Vec<(String, Vec<u8>)>>) -> usize {
     files.len()
 }
 
-/// Backups made while a client writes and garbage is collected hold all that was acknowledged before they began,
-/// whole; the second copies only what is new; the first is still what it was. Devices that saw more refuse an
-/// older copy; a new key of theirs is let in.
+/// Backups made while a client writes and garbage is collected have everything that was acknowledged before they began.
+/// The second copies only what is new, and the first is not changed. Devices that have seen more refuse an older copy;
+/// a new key of theirs is accepted.
 #[test]
 fn under_load() {
     let mut world = World::new(&["anna", "ben"]);
@@ -98,7 +70,7 @@ fn under_load() {
         let (allow, allowed) = std::sync::mpsc::channel::<()>();
         let allow_more = |more: usize| (0..more).for_each(|_| allow.send(()).expect("it listens"));
         scope.spawn(|| {
-            // One after the other, so that what is there without what came before it would be noticed.
+            // Written one after the other, so that a file that is missing before another would show.
             for (number, ()) in allowed.into_iter().enumerate() {
                 let mut file = fs::File::create(team.join(format!("{number:05}"))).expect("created");
                 file.write_all(&content(number)).and_then(|()| file.sync_all()).expect("written");
@@ -111,11 +83,12 @@ fn under_load() {
         allow_more(before_first);
         wait_for(before_first);
         for round in 1..=2 {
-            // So much is written meanwhile; bounded, since the second is to have much to share and little to copy.
+            // So much is written between the backups. It is limited, as the second backup is to share much with the
+            // first.
             allow_more(20);
             before.push(count());
             reports.push(backup(&world));
-            // None of these is in this backup.
+            // None of these files may be in this backup.
             let so_far = before_first + 20 + (round - 1) * 25;
             allow_more(5);
             wait_for(so_far + 5);
@@ -135,11 +108,11 @@ fn under_load() {
     assert!(number(&reports[1], "bytes_shared") > before_first as u64 * 60_000, "{reports:?}");
     assert!(number(&reports[1], "bytes_copied") * 2 < number(&reports[1], "bytes_shared"), "{reports:?}");
 
-    // Ben has seen nothing yet, so any moment is new to him.
+    // Ben's device has seen nothing yet, so it accepts any state.
     let mut counts = Vec::new();
     for (round, report) in reports.iter().enumerate() {
-        let restored = Restored::serve(&path(report));
-        let url = format!("hf://127.0.0.1:{}/{}", restored.port, world.fsid());
+        let restored = Second::started(&world, &path(report), &[]);
+        let url = restored.url(&world);
         let who = format!("ben-{round}");
         let point = world.path(&format!("{who}-mnt"));
         fs::create_dir(&point).expect("a directory");
@@ -161,7 +134,7 @@ fn under_load() {
     );
 }
 
-/// Anna's device has seen more than the copy: it raises an alarm. A new key of hers is accepted.
+/// Anna's device has seen more than the copy, and raises an alarm. A new key of hers is accepted.
 fn refused_and_enrolled_anew(world: &World, url: &str, count: usize) {
     let point = world.path("anna-again");
     fs::create_dir(&point).expect("a directory");
@@ -184,8 +157,8 @@ fn refused_and_enrolled_anew(world: &World, url: &str, count: usize) {
     written.expect("it can be written to");
 }
 
-/// A stopped server's directory is copied too; nothing is copied again when nothing was written; what cannot be
-/// meant is refused.
+/// The directory of a stopped server can be copied too. If nothing was written since the last copy, no data is copied
+/// again. Impossible targets are refused.
 #[test]
 fn at_rest() {
     let mut world = World::new(&["anna"]);
@@ -201,7 +174,7 @@ fn at_rest() {
     let copied = |report: &serde_json::Value| report["bytes_copied"].as_u64().expect("a number");
     assert!(copied(&first) > 20 * 60_000 && copied(&second) < 60_000, "{first} {second}");
     fs::remove_dir_all(path(&first)).expect("any backup can be deleted");
-    // The second is served in the place of the original, with the same key.
+    // The second copy is served in place of the original, with the same server key.
     fs::rename(world.data(), world.path("lost")).expect("lost");
     fs::rename(path(&second), world.data()).expect("restored");
     world.start_server();

@@ -1,29 +1,17 @@
-//! Bad input: each mistake gets a clear error and an exit code of its own, and nothing is lost.
+//! Bad input: each mistake has a clear error and an exit code of its own, and loses nothing.
 
 use crate::common;
 
-use common::{PATIENCE, World, eventually, free_port, is_mounted, noise, run, text};
+use common::{PATIENCE, World, eventually, exits_saying, free_port, is_mounted, noise, run, text};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-/// Runs a command that must fail with `code`, saying each of `words`.
-#[track_caller]
-fn fails(command: &mut Command, code: i32, words: &[&str]) {
-    let output: Output = command.stdin(Stdio::null()).output().expect("it can be run");
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{said}");
-    for word in words {
-        assert!(said.contains(word), "{command:?} should say '{word}', but says: {said}");
-    }
-    assert!(!said.contains("panicked"), "{said}");
-}
+use std::process::Command;
 
 fn mount(world: &World, who: &str, url: &str, key: &Path, directory: &Path) -> Command {
     mount_for(world, who, url, key, directory, PATIENCE.as_secs())
 }
 
-/// `holdfast mount` that gives up after so many seconds.
+/// `holdfast mount` with a time-out of so many seconds.
 fn mount_for(world: &World, who: &str, url: &str, key: &Path, directory: &Path, seconds: u64) -> Command {
     let mut command = world.holdfast(who);
     command.args(["mount", url, "--timeout", &seconds.to_string()]).arg(directory).arg("--key").arg(key);
@@ -36,27 +24,35 @@ fn empty_directory(world: &World, name: &str) -> std::path::PathBuf {
     directory
 }
 
-/// A key that is no member's is refused by name, and what to do is said.
+/// A key that no member has is refused, and the error says how to enrol it.
 #[test]
 fn unknown_key() {
     let world = World::new(&["anna"]);
     world.keygen("stranger");
     let directory = empty_directory(&world, "mnt");
     let mut command = mount(&world, "stranger", &world.url, &world.key("stranger"), &directory);
-    fails(&mut command, 67, &["not a device of this file system", "holdfast fs device add"]);
+    exits_saying(&mut command, 67, &["not a device of this file system", "holdfast fs device add"]);
     assert!(!is_mounted(&directory));
 }
 
-/// Wrong addresses: malformed, another file system, a server that is none.
+/// Wrong addresses: malformed, of another file system, of a server that is none.
 #[test]
 fn wrong_address() {
     let world = World::new(&["anna"]);
     let directory = empty_directory(&world, "mnt");
     let key = world.key("anna");
-    fails(&mut mount(&world, "anna", "http://x/y", &key, &directory), 64, &["hf://HOST:PORT/FSID"]);
-    fails(&mut mount(&world, "anna", "hf://localhost/12", &key, &directory), 68, &["64 hexadecimal digits"]);
+    exits_saying(&mut mount(&world, "anna", "http://x/y", &key, &directory), 64, &["hf://HOST:PORT/FSID"]);
+    exits_saying(
+        &mut mount(&world, "anna", "hf://localhost/12", &key, &directory),
+        68,
+        &["64 hexadecimal digits"],
+    );
     let other = format!("hf://127.0.0.1:{}/{}", world.port, "ab".repeat(32));
-    fails(&mut mount(&world, "anna", &other, &key, &directory), 68, &["does not have this file system"]);
+    exits_saying(
+        &mut mount(&world, "anna", &other, &key, &directory),
+        68,
+        &["does not have this file system"],
+    );
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
     let port = listener.local_addr().expect("an address").port();
     std::thread::spawn(move || {
@@ -69,15 +65,15 @@ fn wrong_address() {
     assert!(matches!(output.status.code(), Some(69 | 76)), "{}", text(&output));
 }
 
-/// A server that does not listen is reported as unreachable, within the time given.
+/// A server that does not listen is reported as unreachable within the given time-out.
 #[test]
 fn unreachable_server() {
     let world = World::new(&["anna"]);
     let directory = empty_directory(&world, "mnt");
     let url = format!("hf://127.0.0.1:{}/{}", free_port(), world.fsid());
-    fails(&mut mount_for(&world, "anna", &url, &world.key("anna"), &directory, 1), 69, &["reached"]);
+    exits_saying(&mut mount_for(&world, "anna", &url, &world.key("anna"), &directory, 1), 69, &["reached"]);
     let unknown = format!("hf://no-such-host.invalid:1/{}", world.fsid());
-    fails(
+    exits_saying(
         &mut mount_for(&world, "anna", &unknown, &world.key("anna"), &directory, 1),
         69,
         &["no-such-host.invalid"],
@@ -90,17 +86,17 @@ fn key_files() {
     let world = World::new(&["anna"]);
     let directory = empty_directory(&world, "mnt");
     let try_key = |name: &str| mount(&world, "anna", &world.url, &world.path(name), &directory);
-    fails(&mut try_key("none.key"), 66, &["there is no such file"]);
+    exits_saying(&mut try_key("none.key"), 66, &["there is no such file"]);
     std::fs::copy(world.key("anna"), world.path("open.key")).expect("a copy");
     std::fs::set_permissions(world.path("open.key"), std::fs::Permissions::from_mode(0o644)).expect("chmod");
-    fails(&mut try_key("open.key"), 77, &["others can read", "chmod 600"]);
+    exits_saying(&mut try_key("open.key"), 77, &["others can read", "chmod 600"]);
     std::fs::write(world.path("garbage.key"), "garbage").expect("written");
     std::fs::set_permissions(world.path("garbage.key"), std::fs::Permissions::from_mode(0o600))
         .expect("chmod");
-    fails(&mut try_key("garbage.key"), 66, &["not an OpenSSH key"]);
+    exits_saying(&mut try_key("garbage.key"), 66, &["not an OpenSSH key"]);
     std::fs::set_permissions(world.path("anna.key.pub"), std::fs::Permissions::from_mode(0o600))
         .expect("chmod");
-    fails(&mut try_key("anna.key.pub"), 66, &["public half"]);
+    exits_saying(&mut try_key("anna.key.pub"), 66, &["public half"]);
 
     for (name, secret) in [("good", "correct horse"), ("bad", "battery staple")] {
         std::fs::write(world.path(name), secret).expect("written");
@@ -109,38 +105,42 @@ fn key_files() {
     let mut keygen = world.holdfast("anna");
     keygen.args(["keygen", "--passphrase", "--out"]).arg(world.path("locked.key"));
     run(keygen.env("HOLDFAST_PASSPHRASE_FILE", world.path("good")));
-    fails(&mut try_key("locked.key"), 77, &["HOLDFAST_PASSPHRASE_FILE"]);
+    exits_saying(&mut try_key("locked.key"), 77, &["HOLDFAST_PASSPHRASE_FILE"]);
     let mut wrong = try_key("locked.key");
-    fails(wrong.env("HOLDFAST_PASSPHRASE_FILE", world.path("bad")), 77, &["passphrase does not open"]);
+    exits_saying(wrong.env("HOLDFAST_PASSPHRASE_FILE", world.path("bad")), 77, &["passphrase does not open"]);
     let mut right = try_key("locked.key");
-    fails(right.env("HOLDFAST_PASSPHRASE_FILE", world.path("good")), 67, &["not a device"]);
+    exits_saying(right.env("HOLDFAST_PASSPHRASE_FILE", world.path("good")), 67, &["not a device"]);
     // An existing key is never overwritten.
     let before = std::fs::read(world.key("anna")).expect("the key");
-    fails(world.holdfast("anna").args(["keygen", "--out"]).arg(world.key("anna")), 73, &["not overwritten"]);
+    exits_saying(
+        world.holdfast("anna").args(["keygen", "--out"]).arg(world.key("anna")),
+        73,
+        &["not overwritten"],
+    );
     assert_eq!(std::fs::read(world.key("anna")).expect("the key"), before);
 }
 
-/// Mount points: missing, a file, not empty, mounted already; and not mounted for umount.
+/// Mount points: missing, a file, not empty, mounted already; and `umount` of what is not mounted.
 #[test]
 fn mount_points() {
     let mut world = World::new(&["anna", "ben"]);
     let key = world.key("ben");
     let url = world.url.clone();
-    fails(&mut mount(&world, "ben", &url, &key, &world.path("none")), 79, &["no such directory"]);
-    fails(&mut mount(&world, "ben", &url, &key, &key), 79, &["not a directory"]);
+    exits_saying(&mut mount(&world, "ben", &url, &key, &world.path("none")), 79, &["no such directory"]);
+    exits_saying(&mut mount(&world, "ben", &url, &key, &key), 79, &["not a directory"]);
     let full = empty_directory(&world, "full");
     std::fs::write(full.join("file"), "keep me").expect("written");
-    fails(&mut mount(&world, "ben", &url, &key, &full), 79, &["not empty"]);
+    exits_saying(&mut mount(&world, "ben", &url, &key, &full), 79, &["not empty"]);
     assert_eq!(std::fs::read_to_string(full.join("file")).expect("it is there"), "keep me");
     let anna = world.mount("anna");
-    fails(&mut mount(&world, "ben", &url, &key, &anna), 79, &["mounted there already"]);
-    fails(&mut mount(&world, "ben", &url, &key, Path::new("/proc")), 79, &["in use"]);
-    fails(world.holdfast("ben").arg("umount").arg(&full), 79, &["no holdfast file system"]);
-    fails(world.holdfast("ben").args(["umount", "/proc"]), 79, &["no holdfast file system"]);
+    exits_saying(&mut mount(&world, "ben", &url, &key, &anna), 79, &["mounted there already"]);
+    exits_saying(&mut mount(&world, "ben", &url, &key, Path::new("/proc")), 79, &["in use"]);
+    exits_saying(world.holdfast("ben").arg("umount").arg(&full), 79, &["no holdfast file system"]);
+    exits_saying(world.holdfast("ben").args(["umount", "/proc"]), 79, &["no holdfast file system"]);
     std::fs::write(anna.join("team/still"), "here").expect("the mount works on");
 }
 
-/// A key whose slot exists but whose state is elsewhere must not sign: another state directory is refused.
+/// A key whose state is in another state directory is refused, as its device must not sign without that state.
 #[test]
 fn state_missing() {
     let mut world = World::new(&["anna"]);
@@ -149,24 +149,24 @@ fn state_missing() {
     world.umount("anna");
     let directory = empty_directory(&world, "mnt");
     let mut command = mount(&world, "somewhere-else", &world.url, &world.key("anna"), &directory);
-    fails(&mut command, 65, &["fs device add"]);
-    // With its own state it goes on.
+    exits_saying(&mut command, 65, &["fs device add"]);
+    // With its own state directory the mount works.
     let anna = world.mount("anna");
     assert_eq!(std::fs::read_to_string(anna.join("team/a")).expect("it is there"), "a");
 }
 
-/// Two servers on one data directory: the second is refused, the first goes on.
+/// A second server on the same data directory is refused, and the first goes on.
 #[test]
 fn two_servers_on_one_directory() {
     let mut world = World::new(&["anna"]);
     let anna = world.mount("anna");
     let mut second = world.holdfast("anna");
     second.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(world.data());
-    fails(&mut second, 75, &["in use"]);
+    exits_saying(&mut second, 75, &["in use"]);
     std::fs::write(anna.join("team/a"), "a").expect("the first server works on");
 }
 
-/// A data directory that a newer holdfast wrote is left alone.
+/// A data directory that a newer version wrote is not touched.
 #[test]
 fn newer_data_directory() {
     let mut world = World::new(&["anna"]);
@@ -176,13 +176,13 @@ fn newer_data_directory() {
     std::fs::write(&format, before.replace("format 1", "format 9000")).expect("written");
     let mut server = world.holdfast("anna");
     server.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(world.data());
-    fails(&mut server, 78, &["newer"]);
+    exits_saying(&mut server, 78, &["newer"]);
     std::fs::write(&format, before).expect("written");
     world.start_server();
     world.mount("anna");
 }
 
-/// A damaged cache is refetched, never served.
+/// Damaged blocks of the cache are fetched again, never served.
 #[test]
 fn corrupt_cache() {
     fn spoil(directory: &Path) -> u64 {
@@ -213,7 +213,7 @@ fn corrupt_cache() {
     assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
 }
 
-/// Only the superuser administers; unknown names and doubles are refused in words.
+/// Only the superuser can administer; unknown and duplicate names are refused in words.
 #[test]
 fn administration() {
     let world = World::new(&["anna"]);
@@ -226,22 +226,22 @@ fn administration() {
         command.arg("fs").args(arguments).arg("--superuser").arg(world.key(who));
         command
     };
-    fails(&mut fs("anna", &["user", "add", &url, "ben", &other]), 77, &["superuser"]);
-    fails(&mut fs("superuser", &["user", "add", &url, "anna", &other]), 1, &["anna"]);
-    fails(&mut fs("superuser", &["user", "add", &url, "ben", &public]), 1, &["key"]);
-    fails(&mut fs("superuser", &["user", "add", &url, "a/b", &other]), 64, &["name"]);
-    fails(&mut fs("superuser", &["user", "remove", &url, "nobody"]), 67, &["nobody"]);
-    fails(&mut fs("superuser", &["group", "add", &url, "g", "nobody"]), 67, &["nobody"]);
+    exits_saying(&mut fs("anna", &["user", "add", &url, "ben", &other]), 77, &["superuser"]);
+    exits_saying(&mut fs("superuser", &["user", "add", &url, "anna", &other]), 1, &["anna"]);
+    exits_saying(&mut fs("superuser", &["user", "add", &url, "ben", &public]), 1, &["key"]);
+    exits_saying(&mut fs("superuser", &["user", "add", &url, "a/b", &other]), 64, &["name"]);
+    exits_saying(&mut fs("superuser", &["user", "remove", &url, "nobody"]), 67, &["nobody"]);
+    exits_saying(&mut fs("superuser", &["group", "add", &url, "g", "nobody"]), 67, &["nobody"]);
     let private = world.key("ben");
-    fails(
+    exits_saying(
         &mut fs("superuser", &["user", "add", &url, "ben", private.to_str().expect("text")]),
         66,
         &["private key"],
     );
 }
 
-/// Proves: of a server that answers, but does not have the file system any more, `status` says that, and not that it does not
-/// answer; when the data is back, so is the mount.
+/// Proves: if the server answers but has the file system no more, `status` says exactly that, and not that the server
+/// is away. When the data is back, the mount works again.
 #[test]
 fn a_server_without_the_file_system() {
     let mut world = World::new(&["anna"]);
@@ -253,11 +253,11 @@ fn a_server_without_the_file_system() {
     std::fs::copy(world.path("kept/server-key"), world.data().join("server-key")).expect("copied");
     world.start_server();
     eventually("it is told", || world.status("anna").contains("does not have this file system"));
-    let said = world.status("anna");
-    assert!(said.contains("turns this mount away") && !said.contains("does not answer"), "{said}");
+    let printed = world.status("anna");
+    assert!(printed.contains("turns this mount away") && !printed.contains("does not answer"), "{printed}");
     let mut status = world.holdfast("anna");
     status.arg("status").arg(world.path("anna-mnt"));
-    fails(&mut status, 69, &["does not have this file system"]);
+    exits_saying(&mut status, 69, &["does not have this file system"]);
     world.stop_server();
     std::fs::remove_dir_all(world.data()).expect("removed");
     std::fs::rename(world.path("kept"), world.data()).expect("moved");
@@ -266,20 +266,20 @@ fn a_server_without_the_file_system() {
     assert!(world.status("anna").contains("working"), "{}", world.status("anna"));
 }
 
-/// The command line itself.
+/// Mistakes in the command line itself.
 #[test]
 fn command_line() {
     let holdfast = || Command::new(env!("CARGO_BIN_EXE_holdfast"));
-    fails(&mut holdfast(), 64, &["Usage"]);
-    // Also where something is set: help, and no error that lists commands which are not for people.
+    exits_saying(&mut holdfast(), 64, &["Usage"]);
+    // Also with variables set: the help is printed, and no error lists commands that are not for people.
     for (words, listed) in
         [(&[][..], "Mount a file system"), (&["volume"], "Protect a disk or an image"), (&["fs", "user"], "")]
     {
         let output = holdfast().args(words).env("HOLDFAST_STATE_DIR", "elsewhere").output().expect("it runs");
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(64), "{said}");
-        assert!(said.contains("Usage: holdfast") && said.contains(listed), "{said}");
-        assert!(!said.contains("error:") && !said.contains("subcommand"), "{said}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(64), "{printed}");
+        assert!(printed.contains("Usage: holdfast") && printed.contains(listed), "{printed}");
+        assert!(!printed.contains("error:") && !printed.contains("subcommand"), "{printed}");
         let output = holdfast().args(words).arg("--json").output().expect("it runs");
         let error: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
         let expected = format!("'{}' needs a command", [&["holdfast"][..], words].concat().join(" "));
@@ -290,17 +290,17 @@ fn command_line() {
         let message = error["error"]["message"].as_str().expect("words");
         assert!(message.contains("command") && !message.contains('\n'), "{message}");
     }
-    fails(holdfast().arg("frobnicate"), 64, &["frobnicate"]);
-    fails(holdfast().args(["help", "frobnicate"]), 64, &["no help about"]);
-    fails(holdfast().args(["mount", "hf://x/y"]), 64, &["required"]);
+    exits_saying(holdfast().arg("frobnicate"), 64, &["frobnicate"]);
+    exits_saying(holdfast().args(["help", "frobnicate"]), 64, &["no help about"]);
+    exits_saying(holdfast().args(["mount", "hf://x/y"]), 64, &["required"]);
     let codes = run(holdfast().args(["help", "exit-codes"]));
     assert!(codes.contains("64 to 78 are sysexits.h's, 79 and 80 its own"), "{codes}");
     assert!(codes.contains("79  The mount point") && codes.contains("80  ALARM"), "{codes}");
     assert!(run(holdfast().args(["mount", "--help"])).contains("Examples:"));
 }
 
-/// A full disk at the server: the write that does not fit fails with ENOSPC, everything saved before stays good,
-/// no alarm is raised, and work goes on when there is room again.
+/// A full disk at the server: the write that does not fit fails with ENOSPC, everything saved before is intact, no
+/// alarm is raised, and work goes on when there is room again.
 #[test]
 fn full_disk_at_the_server() {
     struct Small(std::path::PathBuf);
@@ -311,10 +311,10 @@ fn full_disk_at_the_server() {
     }
     let mut world = World::new(&["anna"]);
     world.stop_server();
-    // A small disk of its own needs root.
+    // Mounting a small disk needs root.
     let small = Small(world.data().join("store"));
-    let kept = world.path("kept");
-    run(Command::new("cp").arg("-a").arg(&small.0).arg(&kept));
+    let moved_aside = world.path("kept");
+    run(Command::new("cp").arg("-a").arg(&small.0).arg(&moved_aside));
     let mount = |options: &str| {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&small.0);
@@ -323,7 +323,7 @@ fn full_disk_at_the_server() {
     if !mount("size=12m,mode=700") {
         return;
     }
-    run(Command::new("cp").arg("-aT").arg(&kept).arg(&small.0));
+    run(Command::new("cp").arg("-aT").arg(&moved_aside).arg(&small.0));
     world.start_server();
     let anna = world.mount("anna").join("anna");
     let mut saved = Vec::new();

@@ -1,5 +1,5 @@
-//! The order in etcd, the blocks in a bucket: three real members of etcd, two real servers, a block server on an object
-//! store, and real mounts. Each of them is killed, and the block server's machine is lost.
+//! The order in etcd and the blocks in a bucket: three real members of etcd, two real servers, a block server on an
+//! object store, and real mounts. Each of them is killed, and the block server's machine is lost.
 
 use crate::common;
 
@@ -13,16 +13,31 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The consistency server's opinion of its block store.
+/// The status of the block store as a consistency server reports it.
 fn block_store(pair: &Pair, data: &Path) -> serde_json::Value {
     pair.figures(data)["block_store"].clone()
 }
 
-/// Proves: while somebody writes, the active server, the block server and the object store are killed in turn, and work goes
-/// on. Then the block server's machine is lost, and one with its key and an empty directory takes the store over at its
-/// address; and then another does at another address, while the one before still runs, which ends. The servers go on, one
-/// without a restart and both with the new address; all that was acknowledged is there, nobody alarms, and no server has a
-/// doubt about its blocks.
+/// Asserts of both servers that they reach their blocks, at this address if one is given, and doubt none, and that everything
+/// acknowledged is there; then unmounts.
+fn check(pair: &mut Pair, load: &Load, address: Option<&str>) {
+    for data in [pair.world.data(), pair.second.data.clone()] {
+        eventually("the server finds its blocks", || block_store(pair, &data)["reached"] == true);
+        let status = block_store(pair, &data);
+        assert_eq!(status["garbage_collected"], true, "{status}");
+        assert!(address.is_none_or(|address| status["address"] == address), "{status}");
+    }
+    let log = pair.logs();
+    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
+    pair.check(load, "anna", "bert");
+    pair.world.umount("anna");
+}
+
+/// Proves: while somebody writes, the active server, the block server and the object store are killed in turn, and work
+/// goes on. Then the block server's machine is lost, and a block server with its key and an empty directory takes the
+/// store over at the same address. Then a third does so at another address, while the second still runs, which ends it.
+/// Both servers go on with the new address, all that was acknowledged is there, no client raises an alarm, and no
+/// server doubts its blocks.
 #[test]
 fn everything_may_be_lost_but_what_was_acknowledged() {
     let mut engine = Engine::start();
@@ -46,7 +61,7 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     engine.start_again();
     load.goes_on("files are written once the object store is back");
 
-    // The machine is lost, and another gets its address.
+    // The block server's machine is lost, and another machine gets its address.
     let mut other = pair.blocks.spare("blocks2");
     pair.blocks.process.kill();
     fs::rename(&pair.blocks.data, pair.world.path("lost")).expect("renamed");
@@ -55,20 +70,17 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     refused
         .envs(CREDENTIALS)
         .args(["blocks", "--listen", "127.0.0.1:0", "--blocks", &bucket, "--allow"])
-        .arg(
-            run(pair.world.holdfast("operator").args(["server", "key", "--data"]).arg(pair.world.data()))
-                .trim(),
-        )
+        .arg(run(&mut pair.world.operator("key")).trim())
         .arg("--data")
         .arg(&other.data)
         .stdin(Stdio::null());
     let refused = ended(&mut refused);
-    let said = text(&refused);
-    assert!(refused.status.code() == Some(69) && said.contains("--blocks-anew"), "{said}");
+    let printed = text(&refused);
+    assert!(refused.status.code() == Some(69) && printed.contains("--blocks-anew"), "{printed}");
     other.start_with(&["--blocks", &bucket, "--blocks-anew"]);
     load.goes_on("files are written at the other machine");
 
-    // Another takes over from one that lives, at another address.
+    // A third block server takes the store over from one that runs, at another address.
     let mut third = other.spare("blocks3");
     third.start_with(&["--blocks", &bucket, "--blocks-anew"]);
     other.process.ends();
@@ -81,24 +93,18 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     load.goes_on("files are written at the third machine");
     load.end();
 
+    check(&mut pair, &load, Some(&address));
     for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
-        let standing = block_store(&pair, &data);
-        assert_eq!(standing["garbage_collected"], true, "{standing}");
-        assert_eq!(standing["address"], address.as_str());
-        assert_eq!(standing["bucket"]["trouble"], "none", "{standing}");
-        assert!(standing["bucket"]["requests_since_start"]["put"].as_u64() > Some(0), "{standing}");
+        let status = block_store(&pair, &data);
+        assert_eq!(status["bucket"]["trouble"], "none", "{status}");
+        assert!(status["bucket"]["requests_since_start"]["put"].as_u64() > Some(0), "{status}");
     }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
 }
 
-/// Proves: of two block servers on one bucket one is elected and serves, and the other goes on whatever becomes of it: killed,
-/// stopped in order, or hanging until it was replaced, when it stands by. The servers find the one that serves by themselves; all
-/// that was acknowledged is there, nobody alarms, and no server has a doubt about its blocks. Refused: one with another key,
-/// or whose disk has what the bucket does not.
+/// Proves: of two block servers on one bucket one is elected and serves. When it is killed, stopped in order, or hangs,
+/// the other takes over; one that hung and was replaced stands by when it wakes. The servers find the one that serves
+/// by themselves, all that was acknowledged is there, no client raises an alarm, and no server doubts its blocks. A
+/// block server with another key, or whose disk would have what the bucket does not, is refused.
 #[test]
 fn block_servers_stand_by_for_each_other() {
     let engine = Engine::start();
@@ -108,17 +114,11 @@ fn block_servers_stand_by_for_each_other() {
     let mut load = Load::start(&pair.world, &anna, 30_000);
     load.goes_on("files are written");
 
-    // One that was alone becomes one of two.
+    // The block server that was alone starts again as one of two.
     let etcd = format!("etcd://{}/test", pair.etcd.members());
     let elected = ["--blocks", &bucket, "--stand-by", &etcd];
     let mut other = pair.blocks.spare("blocks2");
-    let (host, key) = pair
-        .blocks
-        .address()
-        .rsplit_once('/')
-        .map(|(host, key)| (host.to_owned(), key.to_owned()))
-        .expect("an address");
-    let address = format!("{host},127.0.0.1:{}/{key}", other.port);
+    let address = pair.blocks.address_with(&other);
     pair.blocks.process.stop();
     pair.blocks.start_with(&["--stand-by", &etcd]);
     other.stand_by(&elected);
@@ -130,8 +130,8 @@ fn block_servers_stand_by_for_each_other() {
 
     let refused = |command: &mut Command, why: &str| {
         let output = ended(command.stdin(Stdio::null()));
-        let said = text(&output);
-        assert!(output.status.code() == Some(69) && said.contains(why), "{said}");
+        let printed = text(&output);
+        assert!(output.status.code() == Some(69) && printed.contains(why), "{printed}");
     };
     let mut stranger = other.spare("blocks3");
     fs::remove_file(stranger.data.join("server-key")).expect("removed");
@@ -154,29 +154,20 @@ fn block_servers_stand_by_for_each_other() {
     load.goes_on("the second serves again");
     waited(hung, "after it hung");
     let log = pair.blocks.log.clone();
-    let said = |words: &str| fs::read_to_string(&log).expect("a log").matches(words).count();
-    let stood_by = said("this one stands by");
+    let printed = |words: &str| fs::read_to_string(&log).expect("a log").matches(words).count();
+    let stood_by = printed("this one stands by");
     pair.blocks.process.signal("-CONT");
-    eventually("the first stands by", || said("this one stands by") > stood_by);
-    assert!(said("gives up the blocks of") > 0, "{}", fs::read_to_string(&log).expect("a log"));
+    eventually("the first stands by", || printed("this one stands by") > stood_by);
+    assert!(printed("gives up the blocks of") > 0, "{}", fs::read_to_string(&log).expect("a log"));
     load.goes_on("files are written while the first stands by");
     load.end();
 
-    for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
-        let standing = block_store(&pair, &data);
-        assert_eq!(standing["garbage_collected"], true, "{standing}");
-        assert_eq!(standing["address"], address.as_str());
-    }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
+    check(&mut pair, &load, Some(&address));
 }
 
-/// Proves: two block servers share the shards of one bucket, and both serve; while somebody writes each of them is killed and
-/// comes back, and one is stopped in order, and work goes on: all that was acknowledged is there, nobody alarms, and no
-/// server has a doubt about its blocks. Garbage is collected.
+/// Proves: two block servers share the shards of one bucket, and both serve. While somebody writes, each is killed and
+/// comes back, one is stopped in order, and work goes on. All that was acknowledged is there, no client raises an
+/// alarm, no server doubts its blocks, and garbage is collected.
 #[test]
 fn block_servers_share_a_bucket() {
     let engine = Engine::start();
@@ -189,9 +180,7 @@ fn block_servers_share_a_bucket() {
         let blocks = BlockServer::with(world.folder.path(), &world.data(), &arguments);
         let mut second = blocks.spare("blocks2");
         second.start_with(&arguments);
-        let (first, key) =
-            blocks.address().rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
-        let address = format!("{first},127.0.0.1:{}/{key}", second.port);
+        let address = blocks.address_with(&second);
         other = Some(second);
         (blocks, address)
     });
@@ -220,16 +209,7 @@ fn block_servers_share_a_bucket() {
     load.goes_on("the second goes on once more");
     load.end();
 
-    let collected =
-        run(pair.world.holdfast("operator").args(["server", "gc", "--data"]).arg(pair.world.data()));
+    let collected = run(&mut pair.world.operator("gc"));
     assert!(collected.contains("blocks"), "{collected}");
-    for data in [pair.world.data(), pair.second.data.clone()] {
-        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
-        let standing = block_store(&pair, &data);
-        assert_eq!(standing["garbage_collected"], true, "{standing}");
-    }
-    let log = pair.logs();
-    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
-    pair.check(&load, "anna", "bert");
-    pair.world.umount("anna");
+    check(&mut pair, &load, None);
 }

@@ -1,9 +1,9 @@
-//! The cache of a user: shared by mounts, bounded, pinned, checked, full and damaged; and what `holdfast stats` says of
-//! it. Real mounts, real processes.
+//! The cache of a user: shared by mounts, bounded, pinned, checked, full and damaged; and what `holdfast stats` reports
+//! of it. Real mounts, real processes.
 
 use crate::common;
 
-use common::{World, eventually, run};
+use common::{World, eventually, run, run_json};
 use holdfast_testing::noise;
 use serde_json::Value;
 use std::fs;
@@ -11,21 +11,17 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn json(command: &mut Command) -> Value {
-    serde_json::from_str(&run(command)).expect("JSON")
-}
-
-/// The figures of `who`'s mount.
+/// The figures that `holdfast stats` reports of `who`'s mount.
 fn stats(world: &World, who: &str) -> Value {
     let point = world.path(&format!("{who}-mnt"));
-    json(world.holdfast(who).args(["--json", "stats"]).arg(point))[0][1].clone()
+    run_json(world.holdfast(who).args(["--json", "stats"]).arg(point))[0][1].clone()
 }
 
 fn number(figures: &Value, path: &str) -> u64 {
     figures.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {figures}"))
 }
 
-/// What one file caused, by the end of its path.
+/// The figures of one file, found by the end of its path.
 fn of_file(figures: &Value, name: &str, what: &str) -> u64 {
     let files = figures["files"].as_array().expect("files");
     let found = files.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name)));
@@ -33,7 +29,7 @@ fn of_file(figures: &Value, name: &str, what: &str) -> u64 {
 }
 
 fn cache_list(world: &World, who: &str) -> Value {
-    json(world.holdfast(who).args(["--json", "cache"]))[0].clone()
+    run_json(world.holdfast(who).args(["--json", "cache"]))[0].clone()
 }
 
 fn segments(world: &World, who: &str) -> Vec<PathBuf> {
@@ -42,8 +38,8 @@ fn segments(world: &World, who: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|end| end == "segment" || end == "pinned")).collect()
 }
 
-/// Proves: what one mount of a user has fetched, another process of the same user reads without a message for it; the
-/// folder is nobody else's business.
+/// Proves: what one mount of a user has fetched, another process of the same user reads without a message for it; only
+/// this user can read the cache's folder.
 #[test]
 fn mounts_share_a_cache() {
     let mut world = World::new(&["anna", "ben", "carla"]);
@@ -56,7 +52,7 @@ fn mounts_share_a_cache() {
     let carla = world.mount("carla");
     assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
     assert!(of_file(&stats(&world, "ben"), "team/large", "received") > 3 << 20);
-    // It is written there beside the reading.
+    // The cache is written in the background.
     eventually("it is cached", || number(&cache_list(&world, "ben"), "/bytes") > 3 << 20);
     assert_eq!(fs::read(carla.join("team/large")).expect("read"), bytes);
     let figures = stats(&world, "carla");
@@ -66,8 +62,8 @@ fn mounts_share_a_cache() {
     assert_eq!(mode & 0o777, 0o700);
 }
 
-/// Proves: the counters add up: what files caused is what blocks were received and sent, and that is the connection's
-/// traffic but for framing; what programs asked is what they read and wrote.
+/// Proves: the figures add up: what is charged to files is what was received and sent in blocks, that is the
+/// connection's traffic but for framing, and the bytes that programs asked for are those they read and wrote.
 #[test]
 fn figures_add_up() {
     let mut world = World::new(&["anna", "ben"]);
@@ -105,8 +101,8 @@ fn figures_add_up() {
     }
 }
 
-/// Proves: something of a small file fetches all of it, in few requests (for the nodes of its map, and for its data); a
-/// read in the middle of a large one does not.
+/// Proves: reading a part of a small file fetches all of it, in few requests: some for the nodes of its map, some for
+/// its data; a read in the middle of a large file does not.
 #[test]
 fn small_files_come_whole() {
     let mut world = World::new(&["anna", "ben"]);
@@ -130,8 +126,8 @@ fn small_files_come_whole() {
     assert!((4096..4 << 20).contains(&received), "{received} bytes for 4096 of a large file");
 }
 
-/// Proves: what is pinned is there after a restart and after everything else was cleared, is listed, and brought up to
-/// date when it is pinned again; what is unpinned can be cleared.
+/// Proves: what is pinned survives a restart and the clearing of everything else, is listed, and is brought up to date
+/// when it is pinned again; what is unpinned can be cleared.
 #[test]
 fn pins_survive_restarts() {
     let mut world = World::new(&["anna", "ben"]);
@@ -143,7 +139,7 @@ fn pins_survive_restarts() {
     }
     fs::write(anna.join("team/other"), noise(9, 1 << 20)).expect("written");
     let ben = world.mount("ben");
-    let pinned = json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
+    let pinned = run_json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
     assert_eq!((pinned["files"].as_u64(), pinned["whole"].as_bool()), (Some(3), Some(true)), "{pinned}");
     assert!(number(&pinned, "/bytes") > 2 << 20);
     fs::read(ben.join("team/other")).expect("read");
@@ -162,10 +158,10 @@ fn pins_survive_restarts() {
     fs::read(ben.join("team/other")).expect("read");
     assert!(of_file(&stats(&world, "ben"), "team/other", "received") >= 1 << 20);
 
-    // It changes; pinned again, the new content is there, and the old does not stay for ever.
+    // The file changes and is pinned again: the new content is there, and the old one is removed after a while.
     fs::remove_file(keep.join("file-0")).expect("removed");
     fs::write(keep.join("file-1"), noise(77, 300 << 10)).expect("written");
-    let again = json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
+    let again = run_json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
     assert_eq!(again["files"], 2, "{again}");
     assert!(number(&again, "/bytes") < number(&pinned, "/bytes"));
     run(world.holdfast("ben").args(["cache", "clear", "--unpinned"]));
@@ -185,7 +181,7 @@ fn pins_survive_restarts() {
     assert_eq!(nowhere.status.code(), Some(66), "{nowhere:?}");
 }
 
-/// Proves: mounts that are killed while they fill the cache leave one that works, and nothing in it that is wrong.
+/// Proves: mounts that are killed while they fill the cache leave a cache that works and has no wrong bytes.
 #[test]
 fn killed_while_filling() {
     let mut world = World::new(&["anna", "ben"]);
@@ -207,7 +203,7 @@ fn killed_while_filling() {
         reader.join().expect("it ends");
         let _ = world.holdfast("ben").args(["umount", "--lazy"]).arg(&ben).output();
     }
-    let checked = json(world.holdfast("ben").args(["--json", "cache", "check"]));
+    let checked = run_json(world.holdfast("ben").args(["--json", "cache", "check"]));
     assert_eq!(number(&checked[0][1], "/bad"), 0, "{checked}");
     assert!(number(&checked[0][1], "/blocks") > 10, "{checked}");
     let ben = world.mount("ben");
@@ -216,7 +212,7 @@ fn killed_while_filling() {
     assert!(received < 20 << 20, "{received}: nothing of what was cached is used");
 }
 
-/// Proves: damage to the cache costs time and nothing else; a check finds exactly it, while the mount runs.
+/// Proves: damage in the cache costs only time; a check finds exactly the damage while the mount runs.
 #[test]
 fn damage_is_found_and_dropped() {
     let mut world = World::new(&["anna"]);
@@ -232,14 +228,14 @@ fn damage_is_found_and_dropped() {
         content[at] ^= 0x40;
     }
     fs::write(&segment, &content).expect("written");
-    let checked = json(world.holdfast("anna").args(["--json", "cache", "check"]));
+    let checked = run_json(world.holdfast("anna").args(["--json", "cache", "check"]));
     assert!((1..=6).contains(&number(&checked[0][1], "/bad")), "{checked}");
-    let again = json(world.holdfast("anna").args(["--json", "cache", "check"]));
+    let again = run_json(world.holdfast("anna").args(["--json", "cache", "check"]));
     assert_eq!(number(&again[0][1], "/bad"), 0, "{again}");
     assert_eq!(fs::read(anna.join("team/file")).expect("read"), bytes);
 }
 
-/// Proves: a size that is chosen is kept, by mounts that run too.
+/// Proves: running mounts keep to a cache size that was chosen, too.
 #[test]
 fn a_size_is_chosen() {
     let mut world = World::new(&["anna", "ben"]);
@@ -253,13 +249,13 @@ fn a_size_is_chosen() {
     fs::read(ben.join("team/more")).expect("read");
     let listed = cache_list(&world, "ben");
     assert_eq!(number(&listed, "/bytes_max"), 8 << 20, "{listed}");
-    // What a mount that runs has written since is its own; it makes room when it writes the next.
+    // What a running mount has written since is not reduced by the command; the mount makes room at its next write.
     assert!(number(&listed, "/bytes") < 12 << 20, "{listed}");
     let bad = world.holdfast("ben").args(["cache", "size", "many"]).output().expect("runs");
     assert_eq!(bad.status.code(), Some(64));
 }
 
-/// Proves: with a full disk under the cache, everything goes on without it.
+/// Proves: when the cache's disk is full, everything works without the cache.
 #[test]
 fn a_full_disk() {
     let mut world = World::new(&["anna", "ben"]);
@@ -281,8 +277,8 @@ fn a_full_disk() {
     world.umount("ben");
 }
 
-/// Proves: where the cache and what is not saved yet share a small disk, the cache leaves some of it free and gives way to
-/// what programs write.
+/// Proves: where the cache and unsaved data share a small disk, the cache leaves a part free and gives way to what
+/// programs write.
 #[test]
 fn the_cache_gives_way() {
     let mut world = World::new(&["anna", "ben"]);
@@ -314,7 +310,7 @@ fn the_cache_gives_way() {
     world.umount("ben");
 }
 
-/// Proves: looking again and again works where there is no terminal, and ends when it is told to.
+/// Proves: the repeating output of `--watch` works without a terminal, and ends at a signal.
 #[test]
 fn stats_are_watched() {
     let mut world = World::new(&["anna"]);
@@ -327,16 +323,16 @@ fn stats_are_watched() {
         .stdout(log)
         .spawn()
         .expect("it runs");
-    let seen = || fs::read_to_string(world.path("watched")).unwrap_or_default();
+    let watched = || fs::read_to_string(world.path("watched")).unwrap_or_default();
     eventually("it was shown three times, with rates", || {
-        seen().matches("Round trips").count() >= 3 && seen().contains("/s)")
+        watched().matches("Round trips").count() >= 3 && watched().contains("/s)")
     });
     watching.kill().expect("it can be ended");
     watching.wait().expect("it ended");
-    assert!(!seen().contains('\x1b'), "no terminal, no control characters");
+    assert!(!watched().contains('\x1b'), "no terminal, no control characters");
 }
 
-/// A file system of a megabyte, where this user may mount.
+/// A file system of one megabyte, mounted where this user may mount.
 struct Small(PathBuf);
 
 impl Small {

@@ -216,8 +216,8 @@ fn stranger(site: &Site, table: &mut Table) {
         if round % 2 == 1 {
             let known = [hello(&anna), FromGuard::Mark { id: 1, inode: 2, children: true }];
             let message = borsh::to_vec(random.pick(&known)).expect("bytes");
-            let kept = random.below(message.len() as u64 + 1) as usize;
-            bytes.splice(0..kept.min(bytes.len()), message[..kept].iter().copied());
+            let length = random.below(message.len() as u64 + 1) as usize;
+            bytes.splice(0..length.min(bytes.len()), message[..length].iter().copied());
         }
         let _ = as_stranger(move || {
             let sent = conversation.send(&Raw(bytes));

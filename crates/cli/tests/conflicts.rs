@@ -6,9 +6,9 @@ use common::holder::Holder;
 use common::{World, run, text};
 use std::fs;
 
-/// Proves: the version that is overwritten unseen is listed, in words and as data, for its loser too, and can be
-/// copied out whole and removed; the mount that overwrote it says so in its log; what does not exist or may not be
-/// is refused with the way out.
+/// Proves: a version that was overwritten unseen is listed, in words and as data, also for the user who lost it, and
+/// can be copied out whole and removed. The mount that overwrote it says so in its log. Copies that do not exist, or
+/// may not be removed, are refused with the way out.
 #[test]
 fn an_overwritten_version_is_found_again() {
     let mut world = World::new(&["anna", "ben"]);
@@ -28,14 +28,14 @@ fn an_overwritten_version_is_found_again() {
         drop(our);
         assert_eq!(fs::read(ben.join(name)).expect("read"), b"anna's plan");
     }
-    // Ben has lost his versions, and finds them.
+    // Ben finds the versions that he lost.
     for who in ["ben", "anna"] {
-        let said = list(who);
+        let printed = list(who);
         for part in ["team/plan.txt", "10 bytes, written by ben", "overwritten by anna, who had not seen it"]
         {
-            assert!(said.contains(part), "{part:?} is not in: {said}");
+            assert!(printed.contains(part), "{part:?} is not in: {printed}");
         }
-        assert!(said.contains("holdfast conflicts get ID --out FILE"), "{said}");
+        assert!(printed.contains("holdfast conflicts get ID --out FILE"), "{printed}");
     }
     let log = world.mount_log("anna");
     assert!(log.contains("not seen here, was overwritten") && log.contains("team/plan.txt"), "{log}");

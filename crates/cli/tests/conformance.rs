@@ -1,5 +1,5 @@
-//! The file interface as a whole, through the kernel, on two mounts of one file system: any sequence of operations
-//! on a file, files far larger than what is in them, names of every kind, and what is held after its removal.
+//! The file interface as a whole, through the kernel, on two mounts of one file system: any sequence of operations on a
+//! file, sparse files, names of every kind, and what programs can do with removed files and directories.
 //!
 //! Long runs are separate commands: see `docs/internals/conformance.md`.
 
@@ -16,22 +16,22 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// A command that another test starts closes, on its way, what this process has open, and closing publishes.
+/// A program that another test starts closes copies of this process's descriptors, and each close publishes.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Any sequence of reads, writes, mapped reads and writes, cuts, holes, copies and syncs has the outcome it has on
-/// an array, when the file is closed on one mount and goes on on the other; and the mount where it is not open
-/// shows what was last closed or synced, no more and no less.
+/// Any sequence of reads, writes, mapped reads and writes, truncations, holes, copies and syncs has the outcome it has
+/// on an array, also when the file is closed on one mount and used on the other. The mount where it is not open shows
+/// exactly what was last closed or synced.
 #[test]
 fn a_file_on_two_mounts_is_an_array() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let directories = [world.mount("anna").join("team"), world.mount("ben").join("team")];
-    // In a process of its own: a command that a test beside this one starts would close, and so publish, what is open here.
+    // In a process of its own: programs that other tests start would close, and so publish, what is open here.
     let mut alone = Command::new(std::env::current_exe().expect("this program"));
     alone.args(["--exact", "--ignored", "--nocapture", "conformance::exercise_in_this_process"]);
-    let said = run(alone.env(EXERCISED, std::env::join_paths(directories).expect("no colon in them")));
-    assert!(said.contains("1 passed"), "{said}");
+    let printed = run(alone.env(EXERCISED, std::env::join_paths(directories).expect("no colon in them")));
+    assert!(printed.contains("1 passed"), "{printed}");
 }
 
 /// The directories, for the process that exercises them.
@@ -47,8 +47,8 @@ fn exercise_in_this_process() {
     }
 }
 
-/// A file of 4 GiB with data at its ends and in between costs its data only, shows its holes, and reads the same
-/// on another mount; a hole that is cut off and grown back is zeroes.
+/// A file of 4 GiB with data at its ends and in between stores only its data, shows its holes, and reads the same on
+/// another mount. A hole that is truncated and extended again is zeroes.
 #[test]
 fn four_gigabytes_of_hole() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ fn four_gigabytes_of_hole() {
     let mut world = World::new(&["anna", "ben"]);
     let path = world.mount("anna").join("team/sparse");
     let elsewhere = world.mount("ben").join("team/sparse");
-    // Not at the end of a page, nor in one chunk.
+    // Offsets that are not at the end of a page, and in several chunks.
     let pieces: [(u64, Vec<u8>); 3] =
         [(0, b"begin".to_vec()), ((2 << 30) - 7, vec![7; 100_000]), (SIZE - 3, b"end".to_vec())];
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("made");
@@ -76,7 +76,7 @@ fn four_gigabytes_of_hole() {
             file.read_exact_at(&mut hole, at).expect("read");
             assert!(hole.iter().all(|byte| *byte == 0), "at {at}");
         }
-        // Every hole ends where data begins, give or take a few pages.
+        // Each hole ends where data begins, within a few pages.
         let mut at = 0;
         for (begin, bytes) in &pieces {
             let data = rustix::fs::seek(file, SeekFrom::Data(at)).expect("there is data");
@@ -101,8 +101,8 @@ fn four_gigabytes_of_hole() {
     assert_eq!(&last, b"en\0");
 }
 
-/// Names are bytes: each that Unix allows can be made, listed, found, renamed and removed, from either mount, and
-/// no two of them are one.
+/// Names are bytes: each name that Unix allows can be made, listed, found, renamed and removed on either mount, and no
+/// two of them are the same.
 #[test]
 fn names_of_every_kind() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ fn names_of_every_kind() {
     for byte in [b'.', b'n', b'\n', 0x80, 0xff] {
         names.insert(vec![byte; 255]);
     }
-    // Side by side: each is a round to the server.
+    // In threads, as each rename is a round trip to the server.
     let with_each = |names: &[&[u8]], what: &(dyn Fn(&OsStr) + Sync)| {
         std::thread::scope(|threads| {
             for part in names.chunks(names.len() / 8 + 1) {
@@ -162,12 +162,12 @@ fn names_of_every_kind() {
     with_each(&all, &|name| assert_eq!(fs::read(there.join(name)).expect("found"), name.as_bytes()));
     let too_long = here.join(OsStr::from_bytes(&[b'n'; 256]));
     assert_eq!(fs::write(too_long, "").expect_err("256 bytes").raw_os_error(), Some(36));
-    // Each takes the place of another kind of name, as a directory and a link's target too.
+    // Each takes the place of a name of another kind, also for a directory and for a link's target.
     with_each(&kinds, &|name| {
         let after = |word: &[u8]| OsString::from_vec([word, name.as_bytes()].concat());
         let (moved, link) = (after(b"moved "), after(b"link "));
         fs::remove_file(there.join(name)).expect("removed");
-        // Within a second, if this thread has just listed it.
+        // A listing of this thread is used for a second.
         eventually("it is gone on the other mount", || !here.join(name).exists());
         fs::create_dir(here.join(name)).expect("made");
         fs::write(there.join(name).join(name), "below").expect("made");
@@ -180,8 +180,8 @@ fn names_of_every_kind() {
     });
 }
 
-/// A program goes on in a directory, or with a FIFO or a file, that somebody on this machine has removed: it sees
-/// no names there, can make none, and its descriptors work, as on any local file system.
+/// A program that is in a directory, or has a FIFO or a file open, that another program on this machine removed: the
+/// directory is empty and refuses new names, and descriptors work, as on any local file system.
 #[test]
 fn what_is_held_outlives_its_name() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -30,9 +30,7 @@ fn charged(world: &World, people: &[&str]) -> String {
     for who in people {
         eventually("replaced tables are given up", || {
             // (It fails while the server is away.)
-            let said = world.holdfast(who).args(["status", "--json"]).output().expect("it runs");
-            let status: serde_json::Value = serde_json::from_slice(&said.stdout).expect("a report");
-            status["processes"][0]["engine"]["replaced_tables"] == 0
+            world.process_status(who)["engine"]["replaced_tables"] == 0
         });
     }
     let mut list = world.holdfast("superuser");
@@ -79,14 +77,14 @@ impl Sight {
     }
 }
 
-fn convert(world: &World, to: &Path, places: &[&str]) -> Command {
-    convert_from(world, &world.data(), to, places)
+fn convert(world: &World, to: &Path, targets: &[&str]) -> Command {
+    convert_from(world, &world.data(), to, targets)
 }
 
-fn convert_from(world: &World, from: &Path, to: &Path, places: &[&str]) -> Command {
+fn convert_from(world: &World, from: &Path, to: &Path, targets: &[&str]) -> Command {
     let mut command = world.holdfast("operator");
     command.envs(CREDENTIALS).args(["server", "convert", "--data"]).arg(from).arg("--to").arg(to);
-    command.args(places).stdin(Stdio::null());
+    command.args(targets).stdin(Stdio::null());
     command
 }
 
@@ -106,16 +104,16 @@ fn killed_again_and_again(
     world: &World,
     from: &Path,
     new: &Path,
-    places: &[&str],
+    targets: &[&str],
     mut meanwhile: impl FnMut(),
 ) -> serde_json::Value {
-    let (told, mark) = (world.path("told"), new.join("converting"));
+    let (report, mark) = (world.path("told"), new.join("converting"));
     let kills = setting("HOLDFAST_KILLS", 3);
     // The first is killed as soon as it has begun.
     let (mut killed, mut pause) = (0, Duration::ZERO);
     loop {
-        let mut command = convert_from(world, from, new, places);
-        let stdout = fs::File::create(&told).expect("a file");
+        let mut command = convert_from(world, from, new, targets);
+        let stdout = fs::File::create(&report).expect("a file");
         let mut child = command.arg("--json").stdout(stdout).spawn().expect("it runs");
         let start = Instant::now();
         let status = loop {
@@ -140,7 +138,7 @@ fn killed_again_and_again(
         pause += Duration::from_millis(700);
     }
     assert!(killed > 0);
-    serde_json::from_str(&fs::read_to_string(&told).expect("read")).expect("JSON")
+    serde_json::from_str(&fs::read_to_string(&report).expect("read")).expect("JSON")
 }
 
 /// Puts the new directory where the world's server has its own.
@@ -160,27 +158,27 @@ fn one_box_becomes_two_servers() {
     let (etcd, blocks) =
         (Etcd::new(world.folder.path(), 0), BlockServer::new(world.folder.path(), &world.data()));
     let (address, order) = (blocks.address(), format!("etcd://{}/test", etcd.members()));
-    let places = ["--blocks", address.as_str(), "--order", order.as_str()];
+    let targets = ["--blocks", address.as_str(), "--order", order.as_str()];
     let new = world.path("new");
-    let running = convert(&world, &new, &places).output().expect("it runs");
+    let running = convert(&world, &new, &targets).output().expect("it runs");
     refused(running, "in use");
     world.stop_server();
-    refused(convert(&world, &new, &places[2..]).output().expect("it runs"), "--blocks");
-    let told = killed_again_and_again(&world, &world.data(), &new, &places, || {
+    refused(convert(&world, &new, &targets[2..]).output().expect("it runs"), "--blocks");
+    let report = killed_again_and_again(&world, &world.data(), &new, &targets, || {
         let other = convert(&world, &new, &["--blocks", &address]).output().expect("it runs");
         refused(other, "something else");
     });
     // Unless it was killed when all was done.
-    if told["was_done"] == false {
-        let moved = &told["file_systems"][0];
+    if report["was_done"] == false {
+        let moved = &report["file_systems"][0];
         assert_eq!(moved["file_system"], world.fsid());
-        assert!(moved["blocks"].as_u64() > Some(10) && moved["damaged"] == serde_json::json!([]), "{told}");
-        assert_eq!(moved["devices_charged_otherwise"], 0, "{told}");
+        assert!(moved["blocks"].as_u64() > Some(10) && moved["damaged"] == serde_json::json!([]), "{report}");
+        assert_eq!(moved["devices_charged_otherwise"], 0, "{report}");
     }
     refused(started(&world.data()), "was moved");
-    let again = run(convert(&world, &new, &places).arg("--json"));
+    let again = run(convert(&world, &new, &targets).arg("--json"));
     assert!(again.contains("\"was_done\": true") || again.contains("\"was_done\":true"), "{again}");
-    let elsewhere = convert(&world, &world.path("other"), &places).output().expect("it runs");
+    let elsewhere = convert(&world, &world.path("other"), &targets).output().expect("it runs");
     refused(elsewhere, "was moved");
     take_over(&world, &new);
     world.start_server();
@@ -190,7 +188,7 @@ fn one_box_becomes_two_servers() {
     run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
     run(Command::new("cp").arg("-p").arg(world.data().join("server-key")).arg(&data));
     let mut second = Second { data, log, port: free_port(), process: Process::default() };
-    second.start(&places);
+    second.start(&targets);
     world.url = format!("hf://127.0.0.1:{},127.0.0.1:{}/{}", world.port, second.port, world.fsid());
     let mut pair = Pair { world, second, etcd, blocks };
     let data = pair.second.data.clone();
@@ -217,19 +215,19 @@ fn two_servers_become_one_box() {
     let team = pair.world.mount("bert").join("team");
     run(Command::new("sh").args(["-c", "echo before > meanwhile && sync meanwhile"]).current_dir(&team));
     sight.charged = charged(&pair.world, &["bert"]);
-    let (new, places) = (pair.world.path("new"), ["--blocks", "here", "--order", "here"]);
+    let (new, targets) = (pair.world.path("new"), ["--blocks", "here", "--order", "here"]);
     let (first, second) = (pair.world.data(), pair.second.data.clone());
     pair.second.process.kill();
-    let running = convert_from(&pair.world, &second, &new, &places).output().expect("it runs");
+    let running = convert_from(&pair.world, &second, &new, &targets).output().expect("it runs");
     refused(running, "stop them first");
     // One that hangs, and is taken for dead.
     let hangs = pair.world.server_process().to_string();
     run(Command::new("kill").args(["-STOP", &hangs]));
     let alone = convert_from(&pair.world, &second, &new, &["--blocks", "here"]).output().expect("it runs");
     refused(alone, "--order here");
-    let told = killed_again_and_again(&pair.world, &second, &new, &places, || {});
-    if told["was_done"] == false {
-        assert_eq!(told["file_systems"][0]["devices_charged_otherwise"], 0, "{told}");
+    let report = killed_again_and_again(&pair.world, &second, &new, &targets, || {});
+    if report["was_done"] == false {
+        assert_eq!(report["file_systems"][0]["devices_charged_otherwise"], 0, "{report}");
     }
     refused(started(&second), "was moved");
     run(Command::new("kill").args(["-CONT", &hangs]));
@@ -247,7 +245,7 @@ fn two_servers_become_one_box() {
     pair.world.url = both;
     pair.world.kill_server();
     refused(started(&first), "were moved");
-    let again = convert(&pair.world, &pair.world.path("other"), &places).output().expect("it runs");
+    let again = convert(&pair.world, &pair.world.path("other"), &targets).output().expect("it runs");
     refused(again, "were moved");
     take_over(&pair.world, &new);
     pair.world.start_server();
@@ -282,12 +280,12 @@ fn blocks_are_divided_into_shards() {
     let old_address = blocks.as_ref().expect("it was started").address();
     let same = convert(&world, &new, &["--blocks", &old_address]).output().expect("it runs");
     refused(same, "leave --blocks out");
-    let said = run(&mut convert(&world, &new, &["--blocks", &shared.address()]));
-    assert!(!said.contains("LEFT OUT"), "{said}");
+    let printed = run(&mut convert(&world, &new, &["--blocks", &shared.address()]));
+    assert!(!printed.contains("LEFT OUT"), "{printed}");
     drop(blocks);
     take_over(&world, &new);
     world.start_server();
-    run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
+    run(&mut world.operator("gc"));
     sight.check(&mut world);
 }
 
@@ -302,16 +300,16 @@ fn blocks_move_into_a_bucket() {
     let sight = lived_in(&mut world);
     world.stop_server();
     let new = world.path("new");
-    let said = run(&mut convert(&world, &new, &["--blocks", &bucket]));
-    assert!(said.contains("All is at the new place") && !said.contains("LEFT OUT"), "{said}");
+    let printed = run(&mut convert(&world, &new, &["--blocks", &bucket]));
+    assert!(printed.contains("All is at the new place") && !printed.contains("LEFT OUT"), "{printed}");
     refused(started(&world.data()), "was moved");
     fs::remove_file(world.data().join("converted")).expect("removed");
     let other = convert(&world, &world.path("other"), &["--blocks", &bucket]).output().expect("it runs");
     assert!(!other.status.success(), "{}", text(&other));
     take_over(&world, &new);
     world.start_server();
-    run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
-    let scrubbed = run(world.holdfast("operator").args(["server", "scrub", "--data"]).arg(world.data()));
+    run(&mut world.operator("gc"));
+    let scrubbed = run(&mut world.operator("scrub"));
     assert!(scrubbed.contains(" 0 bad"), "{scrubbed}");
     sight.check(&mut world);
 
@@ -320,8 +318,8 @@ fn blocks_move_into_a_bucket() {
     for (number, place) in [other, "here".to_owned()].into_iter().enumerate() {
         world.stop_server();
         let new = world.path(&format!("new{number}"));
-        let said = run(&mut convert(&world, &new, &["--blocks", &place]));
-        assert!(said.contains("All is at the new place") && !said.contains("LEFT OUT"), "{said}");
+        let printed = run(&mut convert(&world, &new, &["--blocks", &place]));
+        assert!(printed.contains("All is at the new place") && !printed.contains("LEFT OUT"), "{printed}");
         refused(started(&world.data()), "was moved");
         fs::rename(world.data(), world.path(&format!("old{number}"))).expect("renamed");
         fs::rename(&new, world.data()).expect("renamed");

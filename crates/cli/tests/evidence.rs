@@ -3,34 +3,23 @@
 use crate::common;
 
 use common::holder::Holder;
-use common::{World, eventually, run, text};
+use common::{World, eventually, exits, run, run_json};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 fn evil(world: &mut World) -> EvilServer {
     world.stop_server();
     let mut config = ServerConfig::new(world.data(), ([127, 0, 0, 1], world.port).into());
-    // Each call asks the server, so that each can be lied to.
+    // Without leases, so that each call asks the server, which can lie to it.
     config.lease_term = std::time::Duration::ZERO;
     EvilServer::start(config).expect("the operator's server starts")
 }
 
-fn json(command: &mut Command) -> serde_json::Value {
-    serde_json::from_str(&run(command)).expect("JSON")
-}
-
-#[track_caller]
-fn exits(command: &mut Command, code: i32) -> String {
-    let output = command.stdin(Stdio::null()).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
-    text(&output)
-}
-
-/// What the mount says on its root directory.
+/// The mount's status, as the extended attribute of its root directory has it.
 fn status_attribute(mount: &Path) -> String {
     let mut room = vec![0; 64 << 10];
     let length = rustix::fs::getxattr(mount, "user.holdfast.status", &mut room[..]).expect("it can be read");
@@ -51,8 +40,8 @@ fn catch_notifications(world: &mut World) -> PathBuf {
     caught
 }
 
-/// Altered data: status has an exit code for it, the evidence can be listed, explained and given to others, who
-/// see for themselves that the bytes are wrong.
+/// Altered data: `status` has an exit code for it; the evidence can be listed, explained and given to others, who see
+/// for themselves that the bytes are wrong.
 #[test]
 fn altered_data() {
     let mut world = World::new(&["anna", "ben"]);
@@ -71,12 +60,12 @@ fn altered_data() {
     server.begin(Attack::FlipByte);
     assert_eq!(fs::read(ben.join("team/file")).expect_err("altered").raw_os_error(), Some(5));
 
-    let said = exits(world.holdfast("ben").arg("status"), 80);
-    assert!(said.contains("ALARM") && said.contains("working"), "{said}");
-    let told = status_attribute(&ben);
+    let printed = exits(world.holdfast("ben").arg("status"), 80);
+    assert!(printed.contains("ALARM") && printed.contains("working"), "{printed}");
+    let attribute = status_attribute(&ben);
     assert!(
-        told.contains("ALARM: integrity failure in team/file") && told.contains("Ask the operator"),
-        "{told}"
+        attribute.contains("ALARM: integrity failure in team/file") && attribute.contains("Ask the operator"),
+        "{attribute}"
     );
     let mut names = vec![0; 4096];
     assert_eq!(rustix::fs::listxattr(&ben, &mut names[..]).expect("listed"), 0, "not to be copied");
@@ -87,14 +76,14 @@ fn altered_data() {
     let _ = fs::read(ben.join("team/file"));
     let caught = fs::read_to_string(&notifications).expect("it was told");
     assert_eq!(caught.matches("wrong data").count(), 1, "once is enough: {caught}");
-    let list = json(world.holdfast("ben").args(["evidence", "list", "--json"]));
+    let list = run_json(world.holdfast("ben").args(["evidence", "list", "--json"]));
     let piece = list.as_array().expect("a list").last().expect("there is evidence");
     let name = piece["name"].as_str().expect("a name");
-    let shown = run(world.holdfast("ben").args(["evidence", "show", name]));
-    assert!(shown.contains("altered data") && shown.contains("are not the block asked for"), "{shown}");
+    let printed = run(world.holdfast("ben").args(["evidence", "show", name]));
+    assert!(printed.contains("altered data") && printed.contains("are not the block asked for"), "{printed}");
     let copy = world.path("for-others.evidence");
     run(world.holdfast("ben").args(["evidence", "export", name, "--to"]).arg(&copy));
-    // Somebody who has nothing but the file.
+    // A user who has nothing but the evidence file.
     let elsewhere = run(world.holdfast("somebody").args(["evidence", "show"]).arg(&copy));
     assert!(elsewhere.contains("are not the block asked for"), "{elsewhere}");
     exits(world.holdfast("ben").args(["evidence", "export", name, "--to"]).arg(&copy), 73);
@@ -106,8 +95,8 @@ fn altered_data() {
     exits(world.holdfast("somebody").args(["evidence", "show"]).arg(damaged), 65);
 }
 
-/// A wrong order: the mount freezes, unsaved bytes are saved to a folder that salvage copies, mounting again is
-/// refused in words until the alarm is acknowledged, and then the true data is there.
+/// A wrong order freezes the mount. Unsaved bytes are saved to a folder from which `salvage` copies them. Mounting is
+/// refused in words until the alarm is acknowledged; then the true data is there.
 #[test]
 fn wrong_order() {
     let mut world = World::new(&["anna", "ben"]);
@@ -125,14 +114,14 @@ fn wrong_order() {
     eventually("unsaved data is saved to a folder", || {
         run(world.holdfast("ben").arg("salvage")).contains("team/open")
     });
-    // Nothing can be published any more, neither by close nor by umount: neither waits, and the bytes are kept.
+    // Nothing can be published any more, by close or by umount: neither waits, and the bytes are saved.
     drop(open);
-    let said = exits(world.holdfast("ben").arg("status"), 80);
-    assert!(said.contains("FROZEN") && said.contains("To salvage"), "{said}");
-    let told = status_attribute(&ben);
+    let printed = exits(world.holdfast("ben").arg("status"), 80);
+    assert!(printed.contains("FROZEN") && printed.contains("To salvage"), "{printed}");
+    let attribute = status_attribute(&ben);
     assert!(
-        told.contains("ALARM: the server's history is not consistent") && told.contains("salvage"),
-        "{told}"
+        attribute.contains("ALARM: the server's history is not consistent") && attribute.contains("salvage"),
+        "{attribute}"
     );
     let to = world.path("rescued");
     run(world.holdfast("ben").args(["salvage", "--to"]).arg(&to));
@@ -145,8 +134,8 @@ fn wrong_order() {
     world.umount("ben");
     let mut again = world.holdfast("ben");
     again.args(["mount", &world.url]).arg(&ben).arg("--key").arg(world.key("ben"));
-    let said = exits(&mut again, 80);
-    assert!(said.contains("holdfast salvage") && said.contains("--acknowledge-alarm"), "{said}");
+    let printed = exits(&mut again, 80);
+    assert!(printed.contains("holdfast salvage") && printed.contains("--acknowledge-alarm"), "{printed}");
     let ben = world.mount_with("ben", &["--acknowledge-alarm"]);
     assert!(!fs::read(ben.join("team/file")).expect("the true data").is_empty());
 }

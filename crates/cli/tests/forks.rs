@@ -1,48 +1,14 @@
-//! After a fork: what two people can show to a third who has neither server nor key, and how they carry on.
+//! After a fork: what two users can prove to a third who has neither server nor key, and how they go on.
 
 use crate::common;
 
-use common::{World, run, text};
+use common::cluster::Second;
+use common::{World, exits, run, run_json, text};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-/// A copy of the server, in the operator's hands, on a port of its own.
-struct Copy {
-    process: Child,
-    url: String,
-}
-
-impl Copy {
-    fn of(world: &World, data: &Path) -> Copy {
-        let port = common::free_port();
-        let process = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-            .arg(data)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the copy starts");
-        common::eventually("the copy listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Copy { process, url: format!("hf://127.0.0.1:{port}/{}", world.fsid()) }
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-#[track_caller]
-fn exits(command: &mut Command, code: i32) -> String {
-    let output = command.stdin(Stdio::null()).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
-    text(&output)
-}
-
-/// Content too long to lie in an inode.
+/// Content that does not fit into an inode.
 fn long(seed: u32) -> String {
     (0..4000u32).map(|n| format!("{:08x}", (n ^ seed).wrapping_mul(2_654_435_761))).collect()
 }
@@ -53,9 +19,9 @@ fn statement(world: &World, who: &str, mount: &Path) -> PathBuf {
     file
 }
 
-/// Proves: what each side says by itself contradicts nothing; together they convict the server, on a machine that has
-/// only the two files, and name the operations and the files; the merge has both sides' files, says what is missing,
-/// and what the alarm kept is a file that others can check, too.
+/// Proves: the statement of each side alone contradicts nothing; together they convict the server, on a machine that
+/// has only the two files, and name the operations and files. The merge has the files of both sides, and says what is
+/// missing. The evidence of the alarm is a file that others can check, too.
 #[test]
 fn two_statements_convict_and_are_merged() {
     let mut world = World::new(&["alice", "bob"]);
@@ -69,8 +35,9 @@ fn two_statements_convict_and_are_merged() {
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
     world.start_server();
-    let copy = Copy::of(&world, &world.path("fork"));
-    let true_url = std::mem::replace(&mut world.url, copy.url.clone());
+    let copy = Second::started(&world, &world.path("fork"), &[]);
+    let fork_url = copy.url(&world);
+    let true_url = std::mem::replace(&mut world.url, fork_url);
     let bob = world.mount("bob");
     fs::write(bob.join("team/bobs"), long(2)).expect("written");
     fs::write(bob.join("team/both"), "Bob's").expect("written");
@@ -83,10 +50,10 @@ fn two_statements_convict_and_are_merged() {
     let his = statement(&world, "bob", &bob);
     exits(world.holdfast("alice").args(["evidence", "statement"]).arg(&alice).arg("--to").arg(&hers), 73);
     for file in [&hers, &his] {
-        let said = exits(world.holdfast("judge").args(["evidence", "verify"]).arg(file), 0);
-        assert!(said.contains("no lie is shown") && said.contains("does not prove"), "{said}");
+        let printed = exits(world.holdfast("judge").args(["evidence", "verify"]).arg(file), 0);
+        assert!(printed.contains("no lie is shown") && printed.contains("does not prove"), "{printed}");
     }
-    let said = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&hers, &his]), 80);
+    let printed = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&hers, &his]), 80);
     for part in [
         "Proven: whoever has the server's key has promised two things",
         "Only the first side has seen",
@@ -98,15 +65,15 @@ fn two_statements_convict_and_are_merged() {
         "team/by-bob: changed on the other side only",
         "team/common: removed on the first side",
     ] {
-        assert!(said.contains(part), "{part:?} is not said:\n{said}");
+        assert!(printed.contains(part), "{part:?} is not said:\n{printed}");
     }
-    // Which is first makes no difference to what is proven.
+    // The verdict does not depend on the order of the files.
     exits(world.holdfast("judge").args(["evidence", "verify"]).args([&his, &hers]), 80);
     let json = exits(world.holdfast("judge").args(["--json", "evidence", "verify"]).args([&hers, &his]), 80);
     assert!(json.contains("\"conclusion\": \"server-lied\""), "{json}");
     assert!(!world.path("judge-state").exists(), "the judge needs nothing and leaves nothing");
 
-    // Cut off, altered, of another file system: words, and no verdict.
+    // A file that is cut off, altered or of another file system gives an error and no verdict.
     let whole = fs::read(&his).expect("read");
     for (name, bytes) in [("cut", &whole[..whole.len() / 2]), ("empty", &[][..]), ("noise", &[7; 4000][..])] {
         let bad = world.path(name);
@@ -114,9 +81,9 @@ fn two_statements_convict_and_are_merged() {
         exits(world.holdfast("judge").args(["evidence", "verify"]).args([&hers, &bad]), 65);
     }
 
-    // Side by side: what Alice's machine has, and what Bob's file has; then with his server.
+    // The two sides compared: Alice's machine with Bob's file, then with his server.
     let merged = world.path("merged");
-    let said = run(world
+    let printed = run(world
         .holdfast("alice")
         .args(["evidence", "merge"])
         .args([&alice, &his])
@@ -128,8 +95,8 @@ fn two_statements_convict_and_are_merged() {
     assert_eq!(read("theirs/team/both").expect("small files are in the statement"), "Bob's");
     assert_eq!(read("theirs/team/common").expect("Alice had it cached"), long(1));
     assert!(read("theirs/team/bobs").is_err(), "nobody here has it");
-    assert!(said.contains("theirs/team/bobs") && said.contains("1 are missing"), "{said}");
-    assert_eq!(read("REPORT.txt").expect("a report").trim(), said.trim());
+    assert!(printed.contains("theirs/team/bobs") && printed.contains("1 are missing"), "{printed}");
+    assert_eq!(read("REPORT.txt").expect("a report").trim(), printed.trim());
     let report: serde_json::Value =
         serde_json::from_str(&read("report.json").expect("a report")).expect("JSON");
     assert_eq!(report["comparison"]["complete"], true);
@@ -140,7 +107,7 @@ fn two_statements_convict_and_are_merged() {
         .holdfast("bob")
         .args(merge)
         .args([&his, &hers])
-        .args(["--all", "--from", &copy.url, "--key"])
+        .args(["--all", "--from", &copy.url(&world), "--key"])
         .arg(world.key("bob"))
         .arg("--to")
         .arg(&again));
@@ -148,27 +115,27 @@ fn two_statements_convict_and_are_merged() {
     assert_eq!(fs::read_to_string(again.join("ours/team/common")).expect("fetched"), long(1));
     world.umount("bob");
 
-    // Bob is brought over. What the alarm keeps can be exported, and says the same.
+    // Bob is led to Alice's server. The evidence of his alarm can be exported, and says the same.
     drop(copy);
     world.url = true_url;
-    let refused = world.try_mount("bob", &[]);
-    assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
-    let list = run(world.holdfast("bob").args(["--json", "evidence", "list"]));
-    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    world.mount_refused("bob", 80);
+    let list = run_json(world.holdfast("bob").args(["--json", "evidence", "list"]));
     let name =
         list.as_array().and_then(|list| list.last()).expect("evidence")["name"].as_str().expect("a name");
-    let kept = world.path("kept.evidence");
-    run(world.holdfast("bob").args(["evidence", "export", name, "--to"]).arg(&kept));
-    let said = text(&world.holdfast("judge").args(["evidence", "verify"]).arg(&kept).output().expect("runs"));
-    assert!(said.contains("It refused an answer") && said.contains("does contradict"), "{said}");
-    let said = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&kept, &hers]), 80);
-    assert!(said.contains("Proven: whoever has the server's key"), "{said}");
-    // Its two sides can be laid side by side as well; what Bob never saw of the other comes from the server.
+    let exported = world.path("kept.evidence");
+    run(world.holdfast("bob").args(["evidence", "export", name, "--to"]).arg(&exported));
+    let printed =
+        text(&world.holdfast("judge").args(["evidence", "verify"]).arg(&exported).output().expect("runs"));
+    assert!(printed.contains("It refused an answer") && printed.contains("does contradict"), "{printed}");
+    let printed = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&exported, &hers]), 80);
+    assert!(printed.contains("Proven: whoever has the server's key"), "{printed}");
+    // The two sides of the exported evidence can be compared as well; what Bob never saw of Alice's side comes from the
+    // server.
     let from_alarm = world.path("from-alarm");
     run(world
         .holdfast("bob")
         .args(merge)
-        .arg(&kept)
+        .arg(&exported)
         .args(["--from", &world.url, "--key"])
         .arg(world.key("bob"))
         .arg("--to")

@@ -1,17 +1,17 @@
-//! `holdfast server` as it is started by default: in two processes, of which one faces the network and holds nothing.
+//! `holdfast server` as it is started by default: in two processes, of which the one that faces the network has no data
+//! and no keys.
 
 use crate::common;
 
 use common::process::Process;
-use common::{World, ended, eventually, eventually_some, run, text};
+use common::{World, ended, eventually, eventually_some, run, run_json, text};
 use std::fs;
 use std::process::{Command, Stdio};
 
 /// The front end of a server, as `holdfast components` lists it. Waits until there is one that is not the process `killed`.
 fn front_end(world: &World, killed: Option<u64>) -> serde_json::Value {
     eventually_some("there is a front end", || {
-        let output = run(world.holdfast("operator").args(["components", "--json"]));
-        let listings: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+        let listings = run_json(world.holdfast("operator").args(["components", "--json"]));
         let own = listings.as_array().expect("a list").iter().find(|listing| {
             listing["name"] == "server" && listing["pid"].as_u64() == Some(world.server_process().into())
         });
@@ -20,8 +20,8 @@ fn front_end(world: &World, killed: Option<u64>) -> serde_json::Value {
     })
 }
 
-/// The front end is there without being asked for, is listed with its privileges, and can be killed while a file system is
-/// mounted: another takes its place and the mount goes on, with all that was written.
+/// The front end is started by default and listed with its privileges. When it is killed while a file system is
+/// mounted, another takes its place, and the mount goes on with all that was written.
 #[test]
 fn by_default_and_started_anew() {
     let mut world = World::new(&["anna"]);
@@ -48,8 +48,8 @@ fn by_default_and_started_anew() {
     assert!(front_end(&world, killed)["restarts"].as_u64().expect("a number") > 0);
 }
 
-/// Where namespaces cannot be made, the server does not start, says what is lacking and what can be done; it never goes
-/// without by itself. Asked to, it serves in one process and warns of it.
+/// Where namespaces cannot be made, the server does not start, and says what is lacking and what can be done; it never
+/// serves without a sandbox by itself. With `--one-process` it serves in one process and warns of it.
 #[test]
 fn where_sandboxes_cannot_be_made() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -63,18 +63,18 @@ fn where_sandboxes_cannot_be_made() {
         command
     };
     let refused = ended(&mut start(""));
-    let said = text(&refused);
-    assert_eq!(refused.status.code(), Some(71), "{said}");
+    let printed = text(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{printed}");
     assert!(
-        said.contains("front end") && said.contains("namespaces") && said.contains("--one-process"),
-        "{said}"
+        printed.contains("front end") && printed.contains("namespaces") && printed.contains("--one-process"),
+        "{printed}"
     );
-    assert!(!said.contains("holdfast serves"), "{said}");
+    assert!(!printed.contains("holdfast serves"), "{printed}");
     let path = folder.path().join("said");
     let mut whole = Process::default();
     whole.begin(&mut start("--one-process"), &path);
     eventually("it serves and warns", || {
-        let said = fs::read_to_string(&path).expect("read");
-        said.contains("holdfast serves") && said.contains("faces the network itself")
+        let printed = fs::read_to_string(&path).expect("read");
+        printed.contains("holdfast serves") && printed.contains("faces the network itself")
     });
 }

@@ -1,88 +1,44 @@
-//! `holdfast gateway` as programs meet it: what it answers, and what it does not. What people see is tested in a browser
+//! `holdfast gateway` as programs meet it: what it answers, and what it refuses. What people see is tested in a browser
 //! (`web/verify/test/browser`).
 
 use crate::common;
 
-use common::{PATIENCE, eventually, eventually_some, run};
+use common::publisher::Publisher;
+use common::{PATIENCE, ended, eventually, eventually_some, exits_saying, text};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
-/// A tree, its release, and gateways.
-struct Desk {
-    folder: tempfile::TempDir,
-    gateways: Vec<Child>,
+/// A publisher whose tree has a text, a page that would run a script, and a name of all that could go wrong in a header.
+fn publisher() -> Publisher {
+    let publisher = Publisher::new();
+    publisher.write("text", "some text\n");
+    publisher.write("inner/page.html", "<script>alert(1)</script>");
+    let odd = publisher.path("tree").join(std::ffi::OsStr::from_bytes(b"<i>\"\xff\r\nx: y"));
+    fs::write(odd, [0, 1, 2, 3]).expect("written");
+    publisher
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
-        let desk = Desk { folder, gateways: Vec::new() };
-        run(desk.holdfast().args(["keygen", "--out", "key"]));
-        fs::create_dir_all(desk.path("tree/inner")).expect("made");
-        fs::write(desk.path("tree/text"), "some text\n").expect("written");
-        fs::write(desk.path("tree/inner/page.html"), "<script>alert(1)</script>").expect("written");
-        let odd = desk.path("tree").join(std::ffi::OsStr::from_bytes(b"<i>\"\xff\r\nx: y"));
-        fs::write(odd, [0, 1, 2, 3]).expect("written");
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn holdfast(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        command
-            .current_dir(self.folder.path())
-            .env("HOLDFAST_STATE_DIR", self.path("state"))
-            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
-            .env_remove("HOLDFAST_REVOCATIONS")
-            .env_remove("SOURCE_DATE_EPOCH");
-        command
-    }
-
-    /// Publishes the tree; returns the id.
-    fn publish(&self, extra: &[&str]) -> String {
-        let mut command = self.holdfast();
-        command.args(["publish", "tree", "--to", "release", "--key", "key"]).args(extra);
-        run(&mut command);
-        let shown = run(self.holdfast().args(["--json", "release", "show", "release"]));
-        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-        shown["release"].as_str().expect("an id").to_owned()
-    }
-
-    /// Starts a gateway; returns its address.
-    fn gateway(&mut self, arguments: &[&str]) -> String {
-        let mut gateway = self
-            .holdfast()
-            .arg("gateway")
-            .args(arguments)
-            .args(["--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let mut said = String::new();
-        BufReader::new(gateway.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
-        self.gateways.push(gateway);
-        said.trim().rsplit_once("http://").expect("an address").1.trim_end_matches('/').to_owned()
-    }
+/// Publishes the tree, and returns the release's id.
+fn publish(publisher: &Publisher, extra: &[&str]) -> String {
+    publisher.publish(extra);
+    publisher.id()
 }
 
-impl Drop for Desk {
-    fn drop(&mut self) {
-        for gateway in &mut self.gateways {
-            let _ = gateway.kill();
-            let _ = gateway.wait();
-        }
-    }
+/// Starts a gateway, and returns its address.
+fn start_gateway(publisher: &mut Publisher, arguments: &[&str]) -> String {
+    let mut command = publisher.holdfast();
+    command.arg("gateway").args(arguments).args(["--listen", "127.0.0.1:0"]);
+    let mut gateway = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(gateway.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    publisher.servers.push(gateway);
+    line.trim().rsplit_once("http://").expect("an address").1.trim_end_matches('/').to_owned()
 }
 
-/// Head and body of an answer to a request with these further lines.
+/// Head and body of the answer to a request with these additional lines.
 fn ask(address: &str, line: &str, more: &str) -> (String, Vec<u8>) {
     try_ask(address, line, more).expect("an answer")
 }
@@ -103,7 +59,7 @@ fn status(address: &str, line: &str, more: &str) -> u16 {
     ask(address, line, more).0[9..12].parse().expect("a status")
 }
 
-/// What every answer with content of the tree must say.
+/// Whether an answer has the headers that every answer with content of the tree must have.
 fn is_guarded(head: &str) -> bool {
     ["x-content-type-options: nosniff", "cross-origin-resource-policy: same-origin", "default-src 'none'"]
         .iter()
@@ -111,13 +67,14 @@ fn is_guarded(head: &str) -> bool {
         && !head.to_ascii_lowercase().contains("access-control")
 }
 
-/// Bytes of files: whole, in part, tagged, under a harmless type and name; of a release and of a directory alike.
+/// Bytes of files: whole, in part, with an entity tag, with a harmless type and name; of a release and of a directory
+/// alike.
 #[test]
 fn bytes() {
-    let mut desk = Desk::new();
-    let id = desk.publish(&[]);
+    let mut publisher = publisher();
+    let id = publish(&publisher, &[]);
     for arguments in [vec!["release", "--id", &id], vec!["tree"]] {
-        let at = desk.gateway(&arguments);
+        let at = start_gateway(&mut publisher, &arguments);
         let (head, body) = ask(&at, "GET /raw/text", "");
         assert_eq!(body, b"some text\n");
         assert!(
@@ -136,7 +93,7 @@ fn bytes() {
         assert!(head.contains("content-length: 10") && body.is_empty(), "{head}");
         let (head, body) = ask(&at, "GET /raw/inner/page.html", "");
         assert!(head.contains("content-type: text/plain") && body.starts_with(b"<script>"), "{head}");
-        // A name of all that could go wrong in a header.
+        // A file whose name has everything that could go wrong in a header.
         let (head, body) = ask(&at, "GET /raw/%3Ci%3E%22%FF%0D%0Ax%3A%20y", "");
         assert_eq!(body, [0, 1, 2, 3]);
         assert!(head.contains("content-disposition: attachment; filename=\"<i>____x: y\""), "{head}");
@@ -148,11 +105,11 @@ fn bytes() {
     }
 }
 
-/// What is no request for anything, and what is not for whoever asks.
+/// Requests that are malformed, for nothing that exists, or for another host are refused.
 #[test]
 fn refusals() {
-    let mut desk = Desk::new();
-    let at = desk.gateway(&["tree", "--host", "files.example"]);
+    let mut publisher = publisher();
+    let at = start_gateway(&mut publisher, &["tree", "--host", "files.example"]);
     for (line, more, expected) in [
         ("GET /", "", 303),
         ("GET /at/", "Host: 127.0.0.1:8017\r\n", 200),
@@ -179,7 +136,7 @@ fn refusals() {
     }
     let (head, _) = ask(&at, "GET /at/?find=%0D%0Ax%3A+y&how=exact", "");
     assert!(head.contains("location: /at/%0D%0Ax%3A%20y"), "{head}");
-    // A head that is too long is refused before it has come whole, so sending it may fail, and the answer be lost.
+    // A head that is too long is refused before it has arrived whole, so sending it may fail, and the answer be lost.
     let mut stream = TcpStream::connect(&at).expect("connected");
     let _ = stream.write_all(format!("GET /at/{} HTTP/1.1\r\n", "a".repeat(20_000)).as_bytes());
     let mut answer = Vec::new();
@@ -188,16 +145,16 @@ fn refusals() {
     assert_eq!(status(&at, "GET /at/", ""), 200, "it goes on");
 }
 
-/// Who asks for nothing is sent away, others are served meanwhile, and it ends when it is told to.
+/// Connections that send no request are closed, others are served meanwhile, and the gateway ends in order at a signal.
 #[test]
 fn bounds() {
-    let mut desk = Desk::new();
-    let at = desk.gateway(&["tree", "--idle", "1", "--connections-max", "8"]);
+    let mut publisher = publisher();
+    let at = start_gateway(&mut publisher, &["tree", "--idle", "1", "--connections-max", "8"]);
     let mut idle: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&at).expect("connected")).collect();
     for stream in &mut idle {
         stream.write_all(b"GET /at/ HTTP/1.1\r\nHost: loc").expect("sent");
     }
-    // This one is sent away too, if it gets on slowly.
+    // On a slow machine this connection may be closed too.
     let (head, _) = eventually_some("others are served", || try_ask(&at, "GET /at/", "").ok());
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     for stream in &mut idle {
@@ -206,26 +163,26 @@ fn bounds() {
         let is_over = end.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
         assert!(is_over, "{end:?}");
     }
-    let gateway = desk.gateways.last_mut().expect("it runs");
+    let gateway = publisher.servers.last_mut().expect("it runs");
     let pid = rustix::process::Pid::from_child(gateway);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
     assert!(gateway.wait().expect("ended").success());
 }
 
-/// A running gateway follows the release: what expires is not shown any more, what is published is.
+/// A running gateway follows the release: what has expired is shown no more, and what is published is.
 #[test]
 fn what_counts() {
-    let mut desk = Desk::new();
-    let id = desk.publish(&["--note", "First"]);
-    let at = desk.gateway(&["release", "--id", &id, "--refresh", "1"]);
+    let mut publisher = publisher();
+    let id = publish(&publisher, &["--note", "First"]);
+    let at = start_gateway(&mut publisher, &["release", "--id", &id, "--refresh", "1"]);
     let page = || String::from_utf8(ask(&at, "GET /at/", "").1).expect("UTF-8");
     assert!(page().contains("First"), "{}", page());
-    // Nobody has read a file yet.
+    // No file has been read yet.
     assert!(page().contains("verifies every byte of a file before it sends it"), "{}", page());
     assert!(!page().contains("every byte were verified"), "{}", page());
-    // A busy gateway may look for it when it has expired already.
+    // A busy gateway may look only when this release has expired.
     eventually("the one that expires is shown", || {
-        desk.publish(&["--note", "Brief", "--expires", "2s"]);
+        publish(&publisher, &["--note", "Brief", "--expires", "2s"]);
         std::thread::sleep(std::time::Duration::from_millis(1_200));
         page().contains("Brief")
     });
@@ -233,30 +190,29 @@ fn what_counts() {
     let expired = page();
     assert!(expired.contains("the release expired at") && expired.contains("banner bad"), "{expired}");
     assert!(!expired.contains("banner good") && !expired.contains("/at/text"), "{expired}");
-    fs::write(desk.path("tree/text"), "other text\n").expect("written");
-    desk.publish(&["--note", "Second"]);
+    fs::write(publisher.path("tree/text"), "other text\n").expect("written");
+    publish(&publisher, &["--note", "Second"]);
     eventually("the next one is shown", || ask(&at, "GET /raw/text", "").1 == b"other text\n");
     assert!(page().contains("Second"));
     let changes = String::from_utf8(ask(&at, "GET /changes", "").1).expect("UTF-8");
     assert!(changes.contains("1 change.") && changes.contains(">text</a>"), "{changes}");
 }
 
-/// What cannot be shown is an error with its own exit code and the way out.
+/// Each reason why nothing can be shown has an exit code and says the way out.
 #[test]
 fn what_cannot_be_shown() {
-    let desk = Desk::new();
-    let id = desk.publish(&[]);
-    let failed = |arguments: &[&str]| {
-        let output = desk.holdfast().arg("gateway").args(arguments).output().expect("it runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let publisher = publisher();
+    let id = publish(&publisher, &[]);
+    let fails = |code: i32, arguments: &[&str], word: &str| {
+        exits_saying(publisher.holdfast().arg("gateway").args(arguments), code, &[word]);
     };
-    let (code, said) = failed(&["release"]);
-    assert!(code == Some(64) && said.contains("--id"), "{code:?} {said}");
-    let (code, said) = failed(&["gone"]);
-    assert!(code == Some(64) && said.contains("gone"), "{code:?} {said}");
-    let (code, said) = failed(&["tree", "--listen", "nowhere"]);
-    assert!(code == Some(64) && said.contains("nowhere"), "{code:?} {said}");
-    fs::remove_file(desk.path("release/root")).expect("removed");
-    let (code, said) = failed(&["release", "--id", &id]);
-    assert!(code.is_some_and(|code| code != 0) && said.contains("root"), "{code:?} {said}");
+    fails(64, &["release"], "--id");
+    fails(64, &["gone"], "gone");
+    fails(64, &["tree", "--listen", "nowhere"], "nowhere");
+    fs::remove_file(publisher.path("release/root")).expect("removed");
+    let output = ended(publisher.holdfast().args(["gateway", "release", "--id", &id]));
+    assert!(
+        output.status.code().is_some_and(|code| code != 0) && text(&output).contains("root"),
+        "{output:?}"
+    );
 }

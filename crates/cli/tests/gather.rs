@@ -1,22 +1,19 @@
-//! Changes that are gathered while one machine is alone, with real mounts.
+//! Changes that are gathered while only one machine works, with real mounts.
 
 use crate::common;
 
-use common::{World, eventually, is_mounted, run};
+use common::{World, eventually};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
 
-/// What `holdfast status` says of gathering, and operations so far.
+/// What `holdfast status` reports of gathering, and the number of operations so far.
 fn status(world: &World, who: &str) -> (serde_json::Value, u64) {
-    let output = world.holdfast(who).args(["status", "--json"]).output().expect("it runs");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
-    let process = &report["processes"][0];
+    let process = world.process_status(who);
     (process["write_back"].clone(), process["engine"]["operations"].as_u64().expect("a number"))
 }
 
-/// Makes changes until they are gathered: nobody else must have operated for a while.
+/// Makes changes until they are gathered, which begins when no other device has operated for a while.
 fn work_until_gathering(world: &World, who: &str, directory: &Path) {
     let scratch = directory.join("scratch");
     eventually("changes are gathered", || {
@@ -27,18 +24,8 @@ fn work_until_gathering(world: &World, who: &str, directory: &Path) {
     });
 }
 
-/// Ends the process that serves a mount as a crash would, and clears the dead mount away.
-fn crash(world: &World, who: &str) {
-    let process = world.mount_process(who).expect("it is mounted").to_string();
-    run(Command::new("kill").args(["-9", &process]));
-    let point = world.path(&format!("{who}-mnt"));
-    eventually("the process is gone", || world.mount_process(who).is_none());
-    let _ = Command::new("fusermount3").arg("-uz").arg(&point).output();
-    eventually("the mount is gone", || !is_mounted(&point));
-}
-
-/// Proves: who is alone makes many files in few operations; another machine that comes finds all of them at once; and with
-/// `--no-gather` each is an operation of its own.
+/// Proves: a device that is alone makes many files in few operations. Another machine that comes finds all of them at
+/// once. With `--no-gather` each file is an operation of its own.
 #[test]
 fn many_files_in_few_operations() {
     const FILES: u64 = 200;
@@ -54,10 +41,10 @@ fn many_files_in_few_operations() {
         let read = fs::read_to_string(ben.join(format!("file-{number}"))).expect("read");
         assert_eq!(read, format!("content {number}"));
     }
-    let (shown, after) = status(&world, "anna");
+    let (report, after) = status(&world, "anna");
     assert!(after - before < FILES, "{} operations", after - before);
-    assert_eq!((&shown["gathers"], &shown["edits"]), (&true.into(), &0.into()), "{shown}");
-    assert_eq!(shown["conflicts"], serde_json::json!([]));
+    assert_eq!((&report["gathers"], &report["edits"]), (&true.into(), &0.into()), "{report}");
+    assert_eq!(report["conflicts"], serde_json::json!([]));
 
     world.umount("anna");
     let anna = world.mount_with("anna", &["--no-gather"]).join("team");
@@ -65,12 +52,12 @@ fn many_files_in_few_operations() {
     for number in 0..10 {
         fs::write(anna.join(format!("file-{number}")), "by itself").expect("written");
     }
-    let (shown, after) = status(&world, "anna");
-    assert!(shown.is_null() && after - before >= 10, "{shown}");
+    let (report, after) = status(&world, "anna");
+    assert!(report.is_null() && after - before >= 10, "{report}");
 }
 
-/// Proves: what was closed outlives the process that had gathered it, and what fsync returned for needs neither that
-/// nor this machine's disk.
+/// Proves: closed files survive the process that had gathered them. What fsync returned for is at the server, so it
+/// needs neither that process nor this machine's disk.
 #[test]
 fn survives() {
     let mut world = World::new(&["anna", "ben"]);
@@ -82,7 +69,7 @@ fn survives() {
     synced.write_all(b"at the server").expect("written");
     synced.sync_all().expect("synced");
     world.kill_server();
-    crash(&world, "anna");
+    world.crash_mount("anna");
     world.start_server_with(&["--lease", "6"]);
     let ben = world.mount("ben").join("team");
     assert_eq!(fs::read(ben.join("synced")).expect("read"), b"at the server");
@@ -95,7 +82,7 @@ fn survives() {
         fs::write(anna.join(format!("closed-{number}")), format!("{number}")).expect("written");
     }
     fs::remove_file(anna.join("closed-7")).expect("removed");
-    crash(&world, "anna");
+    world.crash_mount("anna");
     let anna = world.mount("anna").join("team");
     let ben = world.mount("ben").join("team");
     for directory in [anna, ben] {
@@ -108,8 +95,8 @@ fn survives() {
     assert_eq!(status(&world, "anna").0["conflicts"], serde_json::json!([]));
 }
 
-/// Proves: who gathers changes and looks at what another gathers, while that one does the same, waits for nobody's lease to run
-/// out: all that was closed is seen at once on both sides, and nobody had to go on without it.
+/// Proves: when two machines gather changes and look at each other's, neither waits until a lease runs out: what was
+/// closed is seen at once on both sides, and no holder of a lease is passed over.
 #[test]
 fn two_that_look_at_each_other() {
     let mut world = World::new(&["anna", "ben"]);

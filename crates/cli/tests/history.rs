@@ -13,7 +13,7 @@ fn snapshot(world: &World, who: &str, name: &str) {
     run(world.holdfast(who).args(["snapshot", "create"]).arg(world.path(&format!("{who}-mnt"))).arg(name));
 }
 
-/// Everything about a tree that is to be as it was: paths, kinds, modes, times, contents.
+/// Everything about a tree that a past state must keep: paths, kinds, modes, times, contents.
 fn tree(at: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut waiting = vec![at.to_owned()];
@@ -32,7 +32,7 @@ fn tree(at: &Path) -> Vec<String> {
         };
         let name = path.strip_prefix(at).expect("below").display().to_string();
         let modified = if name.is_empty() { 0 } else { meta.mtime() * 1_000_000_000 + meta.mtime_nsec() };
-        // How large a directory is, each file system counts as it likes.
+        // The size of a directory differs between file systems.
         let size = if meta.is_dir() { 0 } else { meta.size() };
         found.push(format!("{name} {:o} {size} {modified} {content}", meta.mode()));
     }
@@ -45,8 +45,8 @@ fn blake(bytes: &[u8]) -> (usize, u64) {
     (bytes.len(), sum)
 }
 
-/// Proves: a snapshot is a whole tree as it was (also for `diff -r`, `cp -a` and `find`), for every member, unlisted in
-/// the root and for reading only; and no name takes its place.
+/// Proves: a snapshot is a whole tree as it was (also for `diff -r`, `cp -a` and `find`), for every member, read-only,
+/// and not listed in the root directory; no name in the file system takes its place.
 #[test]
 fn a_snapshot_is_the_tree_as_it_was() {
     let mut world = World::new(&["anna", "ben"]);
@@ -115,8 +115,8 @@ fn a_snapshot_is_the_tree_as_it_was() {
     );
 }
 
-/// Proves: names are listed with who gave them, are taken once, are removed by who gave them and by nobody else, and what
-/// makes no name is refused.
+/// Proves: names of snapshots are listed with their creators, can be given once, and can be removed by their creator
+/// and nobody else. Texts that are no name are refused.
 #[test]
 fn names_are_their_makers() {
     let mut world = World::new(&["anna", "ben"]);
@@ -153,8 +153,8 @@ fn names_are_their_makers() {
     assert!(!nowhere.status.success(), "{}", text(&nowhere));
 }
 
-/// Proves: the versions of a file are told with size and writer, a deletion too; a file and a tree come back as they
-/// were, deleted or not, elsewhere or in place; and nothing is replaced unless that is said.
+/// Proves: the versions of a file are listed with size and writer, a deletion too. A file or a tree can be restored as
+/// it was, deleted or not, elsewhere or in place, and nothing is replaced unless the user says so.
 #[test]
 fn versions_are_told_and_brought_back() {
     let mut world = World::new(&["anna", "ben"]);
@@ -176,7 +176,7 @@ fn versions_are_told_and_brought_back() {
 
     let json = run(world.holdfast("ben").args(["history", "--json"]).arg(ben.join("notes")));
     let versions: Vec<serde_json::Value> = serde_json::from_str(&json).expect("a list");
-    let told: Vec<_> = versions
+    let found: Vec<_> = versions
         .iter()
         .map(|version| {
             let snapshots = version["snapshots"].as_array().expect("a list").iter();
@@ -190,7 +190,7 @@ fn versions_are_told_and_brought_back() {
         (Some(10), Some("ben"), "second".to_owned()),
         (None, None, "third".to_owned()),
     ];
-    assert_eq!(told, expected, "{json}");
+    assert_eq!(found, expected, "{json}");
     let words = run(world.holdfast("ben").arg("history").arg(ben.join("notes")));
     assert!(words.contains("written by ben") && words.contains("not there"), "{words}");
 
@@ -213,7 +213,7 @@ fn versions_are_told_and_brought_back() {
     let done = restore(&["--at", "first", "--to", elsewhere.to_str().expect("text")], &anna.join("deep"));
     assert!(done.status.success(), "{}", text(&done));
     assert_eq!(tree(&elsewhere), deep);
-    // In place, over something else, the present (a time that is not over yet) being the last state of all.
+    // In place, over another tree, to the present: the last state before a time that is not over yet.
     fs::create_dir(anna.join("deep")).expect("made");
     fs::write(anna.join("deep/other"), "x").expect("written");
     let done = restore(&["--at", "first", "--force"], &anna.join("deep"));
@@ -235,8 +235,8 @@ fn versions_are_told_and_brought_back() {
     assert!(!never.status.success(), "{}", text(&never));
 }
 
-/// Proves: snapshots outlive restarts, crashes of the server, checkpoints, a change of rules and collections, and a backup
-/// has them; what no rule keeps any more goes, and once a name is gone, so do the bytes.
+/// Proves: snapshots survive restarts, crashes of the server, checkpoints, a change of rules and collections, and a
+/// backup has them. States that no rule keeps any more are removed, and when a name is removed, so are the bytes.
 #[test]
 fn what_is_kept_is_kept_and_no_more() {
     let mut world = World::new(&["anna"]);
@@ -256,7 +256,7 @@ fn what_is_kept_is_kept_and_no_more() {
     };
     let past = root.join(".snapshots/kept/team/file");
     assert!(fs::read(&past).expect("read") == content);
-    run(world.holdfast("server").args(["server", "gc", "--data"]).arg(world.data()));
+    run(&mut world.operator("gc"));
     eventually("only the snapshot and its state are left", || {
         names(&root).iter().all(|name| name == "kept" || name.ends_with('Z')) && names(&root).len() == 2
     });
@@ -277,10 +277,10 @@ fn what_is_kept_is_kept_and_no_more() {
 
     run(world.holdfast("anna").args(["snapshot", "remove"]).arg(&root).arg("kept"));
     assert_eq!(fs::metadata(&past).expect_err("the name is gone").kind(), ErrorKind::NotFound);
-    run(world.holdfast("server").args(["server", "gc", "--data"]).arg(world.data()));
+    run(&mut world.operator("gc"));
     eventually("nothing is left", || names(&root).is_empty());
 
-    // The backup is a server that has it.
+    // A server on the backup has the snapshot.
     world.stop_server();
     let copy = fs::read_dir(&backup).expect("a directory").map(|entry| entry.expect("read").path());
     let copy = copy.into_iter().find(|path| path.join("store/FORMAT").exists()).expect("a backup");

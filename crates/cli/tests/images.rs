@@ -1,82 +1,46 @@
-//! Images of releases as people meet them: exported with the command, mounted by the kernel, brought up to date, altered.
+//! Images of releases as people meet them: exported with the command, mounted by the kernel, updated, altered.
 
 use crate::common;
 
-use common::{is_mounted, noise, run, text};
+use common::publisher::Publisher;
+use common::{ended, is_mounted, noise, run, text};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-struct Desk {
-    folder: tempfile::TempDir,
+/// A publisher with a mount point `mnt`, in a folder with a space in its name.
+fn publisher() -> Publisher {
+    let mut publisher = Publisher::in_folder("holdfast image.");
+    let mount = publisher.path("mnt");
+    fs::create_dir(&mount).expect("made");
+    publisher.mounts.push(mount);
+    publisher
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let folder = tempfile::Builder::new().prefix("holdfast image.").tempdir().expect("a folder");
-        let desk = Desk { folder };
-        run(&mut desk.command(&["keygen", "--out", "key"]));
-        fs::create_dir(desk.path("tree")).expect("made");
-        fs::create_dir(desk.path("mnt")).expect("made");
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        command
-            .current_dir(self.folder.path())
-            .env("HOLDFAST_STATE_DIR", self.path("state"))
-            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
-            .env_remove("SOURCE_DATE_EPOCH")
-            .args(arguments);
-        command
-    }
-
-    /// Publishes the tree; returns the id.
-    fn publish(&self) -> String {
-        run(&mut self.command(&["publish", "tree", "--to", "release", "--key", "key"]));
-        let shown = run(&mut self.command(&["--json", "release", "show", "release"]));
-        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-        shown["release"].as_str().expect("an id").to_owned()
-    }
-
-    /// Mounts the image. `false` where the kernel or the user's rights do not do, which must be said in plain words.
-    fn mount(&self) -> bool {
-        let output = self.command(&["mount", "image", "mnt"]).output().expect("it runs");
-        let said = text(&output);
-        match output.status.code() {
-            Some(0) => true,
-            Some(77) => {
-                assert!(!rustix::process::geteuid().is_root() && said.contains("only root"), "{said}");
-                false
-            }
-            Some(71) => {
-                assert!(said.contains("this kernel cannot mount an image"), "{said}");
-                false
-            }
-            _ => panic!("{said}"),
-        }
-    }
-
-    fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output: Output = self.command(arguments).output().expect("it runs");
-        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
-        text(&output)
-    }
+/// Runs `holdfast` with a publisher's state, which must succeed.
+#[track_caller]
+fn does(publisher: &Publisher, arguments: &[&str]) -> String {
+    run(publisher.holdfast().args(arguments))
 }
 
-impl Drop for Desk {
-    fn drop(&mut self) {
-        if is_mounted(&self.path("mnt")) {
-            let _ = self.command(&["umount", "mnt"]).output();
+/// Mounts the image. `false` where the kernel or the user's rights do not allow that; then the command must say so.
+fn mount(publisher: &Publisher) -> bool {
+    let output = ended(publisher.holdfast().args(["mount", "image", "mnt"]));
+    let printed = text(&output);
+    match output.status.code() {
+        Some(0) => true,
+        Some(77) => {
+            assert!(!rustix::process::geteuid().is_root() && printed.contains("only root"), "{printed}");
+            false
         }
+        Some(71) => {
+            assert!(printed.contains("this kernel cannot mount an image"), "{printed}");
+            false
+        }
+        _ => panic!("{printed}"),
     }
 }
 
@@ -94,7 +58,7 @@ fn attributes(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// That two trees are the same but for owners and bits that give rights; how many names were compared.
+/// Asserts that two trees are the same but for owners and set-ID bits, and returns the number of names compared.
 fn same(left: &Path, right: &Path) -> usize {
     let (one, other) =
         (fs::symlink_metadata(left).expect("there"), fs::symlink_metadata(right).expect("there"));
@@ -126,12 +90,12 @@ fn same(left: &Path, right: &Path) -> usize {
 }
 
 /// Everything of a release is in the mounted image as it was published, and the kernel serves it alone: names of all
-/// kinds, links, devices, attributes (overlayfs's own names among them), times before 1970, holes. `status`, `umount` and
-/// `verify` know it.
+/// kinds, links, devices, attributes (overlayfs's own names among them), times before 1970, holes. `status`, `umount`
+/// and `verify` work on the image.
 #[test]
 fn exported_and_mounted() {
-    let desk = Desk::new();
-    let tree = desk.path("tree");
+    let publisher = publisher();
+    let tree = publisher.path("tree");
     let write = |name: &[u8], content: &[u8]| {
         let path = tree.join(OsStr::from_bytes(name));
         fs::write(&path, content).expect("written");
@@ -179,21 +143,22 @@ fn exported_and_mounted() {
         node("deletion", rustix::fs::FileType::CharacterDevice, 0).expect("made");
     }
 
-    let id = desk.publish();
-    let said =
-        text(&desk.command(&["export", "release", "--id", &id, "--to", "image"]).output().expect("it runs"));
-    assert!(said.contains("is now an image of release 1"), "{said}");
+    publisher.publish(&[]);
+    let id = publisher.id();
+    let printed =
+        text(&ended(publisher.holdfast().args(["export", "release", "--id", &id, "--to", "image"])));
+    assert!(printed.contains("is now an image of release 1"), "{printed}");
     if rustix::process::geteuid().is_root() {
-        assert!(said.contains("1 device nodes with number 0/0 are left out"), "{said}");
+        assert!(printed.contains("1 device nodes with number 0/0 are left out"), "{printed}");
         fs::remove_file(tree.join("deletion")).expect("removed");
     }
-    let verified = run(&mut desk.command(&["verify", "image"]));
+    let verified = does(&publisher, &["verify", "image"]);
     assert!(verified.contains("are as signed"), "{verified}");
-    if !desk.mount() {
+    if !mount(&publisher) {
         return;
     }
-    let mnt = desk.path("mnt");
-    // What was left out of the release is no more in the tree; that changed its time.
+    let mnt = publisher.path("mnt");
+    // What the release leaves out is removed from the tree, which changed its time.
     let root_time = fs::metadata(&mnt).expect("there").modified().expect("a time");
     fs::File::open(&tree).expect("opened").set_modified(root_time).expect("set");
     assert!(same(&tree, &mnt) > 2000);
@@ -202,64 +167,67 @@ fn exported_and_mounted() {
         fs::metadata(mnt.join("many/also large")).expect("there").ino()
     );
     assert!(fs::write(mnt.join("small"), b"x").is_err(), "it can be written");
-    let status = run(&mut desk.command(&["status", "mnt"]));
+    let status = does(&publisher, &["status", "mnt"]);
     assert!(status.contains(&format!("image of release 1 of {id}")), "{status}");
-    desk.refused(79, &["mount", "image", "mnt"]);
-    let said = desk.refused(75, &["export", "release", "--id", &id, "--to", "image", "--prune"]);
-    assert!(said.contains("unmount it"), "{said}");
-    run(&mut desk.command(&["umount", "mnt"]));
+    publisher.refused(79, &["mount", "image", "mnt"]);
+    let printed = publisher.refused(75, &["export", "release", "--id", &id, "--to", "image", "--prune"]);
+    assert!(printed.contains("unmount it"), "{printed}");
+    does(&publisher, &["umount", "mnt"]);
     assert!(!is_mounted(&mnt) && fs::read_dir(&mnt).expect("read").next().is_none());
-    // No object has fs-verity, so with --verity none is read; what is in the image is.
-    run(&mut desk.command(&["mount", "image", "mnt", "--verity"]));
+    // No object has fs-verity, so with --verity none of them can be read, but what is in the image can.
+    does(&publisher, &["mount", "image", "mnt", "--verity"]);
     assert_eq!(fs::read(mnt.join("large")).map_err(|error| error.raw_os_error()), Err(Some(5)));
     assert_eq!(fs::read(mnt.join("small")).expect("read"), b"in the image");
-    run(&mut desk.command(&["umount", "mnt"]));
+    does(&publisher, &["umount", "mnt"]);
 }
 
-/// A new release comes into an image's directory under a mount, which goes on showing the old one; pruning waits for it.
-/// What somebody alters in the directory is found, also when a newer release is out; a release of another id is none.
+/// A new release can be exported into an image's directory while it is mounted; the mount goes on showing the old one,
+/// and pruning is refused until it is unmounted. What others alter in the directory is found, also when a newer release
+/// is out; a release of another id is refused.
 #[test]
 fn brought_up_to_date_and_altered() {
-    let desk = Desk::new();
-    let file = desk.path("tree/file");
+    let publisher = publisher();
+    let file = publisher.path("tree/file");
     fs::write(&file, vec![1; 10_000]).expect("written");
-    let id = desk.publish();
-    run(&mut desk.command(&["export", "release", "--id", &id, "--to", "image"]));
+    publisher.publish(&[]);
+    let id = publisher.id();
+    does(&publisher, &["export", "release", "--id", &id, "--to", "image"]);
     for spoilt in ["image", "image/tree.erofs", "image/objects"] {
-        let before = fs::metadata(desk.path(spoilt)).expect("there").permissions();
-        fs::set_permissions(desk.path(spoilt), PermissionsExt::from_mode(before.mode() | 0o002))
+        let before = fs::metadata(publisher.path(spoilt)).expect("there").permissions();
+        fs::set_permissions(publisher.path(spoilt), PermissionsExt::from_mode(before.mode() | 0o002))
             .expect("set");
-        let said = desk.refused(77, &["mount", "image", "mnt"]);
-        assert!(said.contains("others than you may change it"), "{said}");
-        fs::set_permissions(desk.path(spoilt), before).expect("set");
+        let printed = publisher.refused(77, &["mount", "image", "mnt"]);
+        assert!(printed.contains("others than you may change it"), "{printed}");
+        fs::set_permissions(publisher.path(spoilt), before).expect("set");
     }
-    let mounted = desk.mount();
+    let mounted = mount(&publisher);
     fs::write(&file, vec![2; 20_000]).expect("written");
-    desk.publish();
-    let said = run(&mut desk.command(&["verify", "image"]));
-    assert!(said.contains("1 newer releases are out"), "{said}");
-    let said = run(&mut desk.command(&["export", "release", "--id", &id, "--to", "image"]));
-    assert!(said.contains("image of release 2") && said.contains("1 objects written"), "{said}");
+    publisher.publish(&[]);
+    let printed = does(&publisher, &["verify", "image"]);
+    assert!(printed.contains("1 newer releases are out"), "{printed}");
+    let printed = does(&publisher, &["export", "release", "--id", &id, "--to", "image"]);
+    assert!(printed.contains("image of release 2") && printed.contains("1 objects written"), "{printed}");
     if mounted {
-        assert_eq!(fs::read(desk.path("mnt/file")).expect("read"), vec![1; 10_000]);
-        run(&mut desk.command(&["umount", "mnt"]));
-        assert!(desk.mount());
-        assert_eq!(fs::read(desk.path("mnt/file")).expect("read"), vec![2; 20_000]);
-        run(&mut desk.command(&["umount", "mnt"]));
+        assert_eq!(fs::read(publisher.path("mnt/file")).expect("read"), vec![1; 10_000]);
+        does(&publisher, &["umount", "mnt"]);
+        assert!(mount(&publisher));
+        assert_eq!(fs::read(publisher.path("mnt/file")).expect("read"), vec![2; 20_000]);
+        does(&publisher, &["umount", "mnt"]);
     }
-    let said = run(&mut desk.command(&["export", "release", "--id", &id, "--to", "image", "--prune"]));
-    assert!(said.contains("1 deleted (10000 bytes)"), "{said}");
+    let printed = does(&publisher, &["export", "release", "--id", &id, "--to", "image", "--prune"]);
+    assert!(printed.contains("1 deleted (10000 bytes)"), "{printed}");
 
-    let find = Command::new("find").args(["image/objects", "-type", "f"]).current_dir(desk.path("")).output();
-    let object = desk.path(String::from_utf8(find.expect("it runs").stdout).expect("names").trim());
+    let find =
+        Command::new("find").args(["image/objects", "-type", "f"]).current_dir(publisher.path("")).output();
+    let object = publisher.path(String::from_utf8(find.expect("it runs").stdout).expect("names").trim());
     fs::write(&object, vec![3; 20_000]).expect("written");
-    let said = desk.refused(80, &["verify", "image"]);
-    assert!(said.contains("file: objects/") && said.contains("is not what was signed"), "{said}");
+    let printed = publisher.refused(80, &["verify", "image"]);
+    assert!(printed.contains("file: objects/") && printed.contains("is not what was signed"), "{printed}");
     let other = "0".repeat(64);
-    desk.refused(80, &["verify", "image", "--id", &other]);
-    desk.refused(80, &["mount", "image", "mnt", "--id", &other]);
-    desk.refused(64, &["mount", "image", "mnt", "--key", "key"]);
-    fs::remove_file(desk.path("image/release")).expect("removed");
-    let said = desk.refused(65, &["verify", "image"]);
-    assert!(said.contains("export it again"), "{said}");
+    publisher.refused(80, &["verify", "image", "--id", &other]);
+    publisher.refused(80, &["mount", "image", "mnt", "--id", &other]);
+    publisher.refused(64, &["mount", "image", "mnt", "--key", "key"]);
+    fs::remove_file(publisher.path("image/release")).expect("removed");
+    let printed = publisher.refused(65, &["verify", "image"]);
+    assert!(printed.contains("export it again"), "{printed}");
 }

@@ -1,4 +1,5 @@
-//! `holdfast import`: trees brought in by address and through mounts, again, interrupted, mirrored; and what it refuses.
+//! `holdfast import`: trees brought in by address and through mounts, again, interrupted, mirrored; and what it
+//! refuses.
 
 use crate::common;
 
@@ -17,7 +18,7 @@ fn set_time(path: &Path, seconds: u64) {
     fs::File::open(path).expect("opened").set_modified(time).expect("set");
 }
 
-/// A tree with one of everything.
+/// Makes a tree with one of everything.
 fn tree(world: &World) -> PathBuf {
     let root = world.path("tree");
     fs::create_dir_all(root.join("a/b")).expect("made");
@@ -65,7 +66,7 @@ fn number(report: &Value, name: &str) -> u64 {
     report[name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"))
 }
 
-/// Whether two trees are the same: names, kinds, modes, times, bytes, links.
+/// Asserts that two trees are the same: names, kinds, modes, times, bytes, links.
 #[track_caller]
 fn assert_same(a: &Path, b: &Path) {
     let names = |path: &Path| {
@@ -79,25 +80,26 @@ fn assert_same(a: &Path, b: &Path) {
         let (a, b) = (a.join(&name), b.join(&name));
         let (one, other) =
             (fs::symlink_metadata(&a).expect("there"), fs::symlink_metadata(&b).expect("there"));
-        let shown = a.display();
-        assert_eq!(one.file_type().is_fifo(), other.file_type().is_fifo(), "{shown}");
-        assert_eq!((one.mtime(), one.mtime_nsec()), (other.mtime(), other.mtime_nsec()), "{shown}");
+        let name = a.display();
+        assert_eq!(one.file_type().is_fifo(), other.file_type().is_fifo(), "{name}");
+        assert_eq!((one.mtime(), one.mtime_nsec()), (other.mtime(), other.mtime_nsec()), "{name}");
         if !one.is_symlink() {
-            assert_eq!(one.mode(), other.mode(), "{shown}");
+            assert_eq!(one.mode(), other.mode(), "{name}");
         }
         if one.is_dir() {
             assert_same(&a, &b);
         } else if one.is_symlink() {
-            assert_eq!(fs::read_link(&a).expect("read"), fs::read_link(&b).expect("read"), "{shown}");
+            assert_eq!(fs::read_link(&a).expect("read"), fs::read_link(&b).expect("read"), "{name}");
         } else if one.is_file() {
-            assert_eq!(one.nlink(), other.nlink(), "{shown}");
-            assert!(fs::read(&a).expect("read") == fs::read(&b).expect("read"), "{shown}");
+            assert_eq!(one.nlink(), other.nlink(), "{name}");
+            assert!(fs::read(&a).expect("read") == fs::read(&b).expect("read"), "{name}");
         }
     }
 }
 
-/// Proves: everything of a tree comes in, by address without a mount; again, nothing does; what changed does only with
-/// leave; what went goes only if that is wanted; a dry run says the same and does nothing.
+/// Proves: by address, without a mount, everything of a tree is imported. A second import brings nothing. Changed files
+/// are imported only with the option for it, and removed ones are removed only with the option for that. A dry run
+/// reports the same and changes nothing.
 #[test]
 fn a_tree_comes_in() {
     let mut world = World::new(&["anna", "ben"]);
@@ -125,7 +127,7 @@ fn a_tree_comes_in() {
     assert_eq!((code, number(&report, "files"), number(&report, "links")), (0, 0, 0), "{report}");
     assert_eq!(number(&report, "unchanged"), 7, "{report}");
 
-    // Something changes, something goes, something comes.
+    // One file changes, one is removed, one is new.
     fs::write(tree.join("a/b/large"), noise(2, 1 << 20)).expect("written");
     fs::remove_file(tree.join("a/link")).expect("removed");
     fs::write(tree.join("a/fresh"), b"fresh").expect("written");
@@ -140,7 +142,7 @@ fn a_tree_comes_in() {
     assert_eq!((code, number(&report, "replaced"), number(&report, "removed")), (0, 1, 1), "{report}");
     assert_same(&tree, &there);
 
-    // The same size and time, and other bytes.
+    // A file with the same size and time, and other bytes.
     let secretly = fs::metadata(tree.join("a/fresh")).expect("there").modified().expect("a time");
     fs::write(tree.join("a/fresh"), b"FRESH").expect("written");
     fs::File::open(tree.join("a/fresh")).expect("opened").set_modified(secretly).expect("set");
@@ -149,8 +151,9 @@ fn a_tree_comes_in() {
     assert_same(&tree, &there);
 }
 
-/// Proves: the same through a mount, by its directory and, while the key is in use by it, by address; a directory where
-/// a file is is refused, then replaced; what does not end, or is not there, is refused in words.
+/// Proves: importing works through a mount, by its directory and, while the mount uses the key, by address. A directory
+/// where a file is in the way is refused, then replaced. A tree that would contain its own copy, or does not exist, is
+/// refused in words.
 #[test]
 fn through_a_mount() {
     let mut world = World::new(&["anna"]);
@@ -181,25 +184,25 @@ fn through_a_mount() {
         let output = world.holdfast("anna").arg("import").arg(from).arg(to).output().expect("it runs");
         (output.status.code(), text(&output))
     };
-    let (code, said) = attempt(&anna.join("team"), &anna.join("team/in/itself"));
-    assert!(code == Some(64) && said.contains("never end"), "{said}");
-    let (code, said) = attempt(&world.path("absent"), &to);
-    assert!(code == Some(66) && said.contains("absent"), "{said}");
-    let (code, said) = attempt(&tree, Path::new(&world.url));
-    assert!(code == Some(64) && said.contains("--key"), "{said}");
+    let (code, printed) = attempt(&anna.join("team"), &anna.join("team/in/itself"));
+    assert!(code == Some(64) && printed.contains("never end"), "{printed}");
+    let (code, printed) = attempt(&world.path("absent"), &to);
+    assert!(code == Some(66) && printed.contains("absent"), "{printed}");
+    let (code, printed) = attempt(&tree, Path::new(&world.url));
+    assert!(code == Some(64) && printed.contains("--key"), "{printed}");
     let elsewhere = world.path("elsewhere");
-    let (code, said) = attempt(&tree, &elsewhere.join("below"));
-    assert!(code == Some(64) && said.contains("no mounted Holdfast file system"), "{said}");
+    let (code, printed) = attempt(&tree, &elsewhere.join("below"));
+    assert!(code == Some(64) && printed.contains("no mounted Holdfast file system"), "{printed}");
     assert!(!elsewhere.exists());
-    let (code, said) = attempt(&tree, &to.join("sparse"));
-    assert!(code == Some(73) && said.contains("sparse"), "{said}");
+    let (code, printed) = attempt(&tree, &to.join("sparse"));
+    assert!(code == Some(73) && printed.contains("sparse"), "{printed}");
 }
 
-/// Proves: an import that is killed, at whatever moment, leaves only whole files, and one run more brings in the rest
-/// and nothing twice.
+/// Proves: an import that is killed at any moment leaves only whole files, and one more run brings in the rest and
+/// nothing twice.
 #[test]
 fn killed_and_resumed() {
-    // Others wait so long for what was killed.
+    // What was killed holds others up for no longer than this.
     let terms = ["--abort-after", "2", "--lease", "2"];
     let mut world = World::with_server(&["anna", "ben"], |_| terms.map(str::to_owned).to_vec());
     let tree = world.path("many");
@@ -251,12 +254,12 @@ fn killed_and_resumed() {
     let (code, report) = import(&world, "anna", &tree, &to, &[]);
     assert_eq!(code, 0, "{report}");
     assert_eq!(whole(&there), 150);
-    // What had been ordered when it was killed may have become visible since.
+    // An operation that was ordered when the import was killed may have become visible since.
     assert!(number(&report, "files") <= 150 - before, "{report}");
     assert_eq!(number(&report, "files") + number(&report, "unchanged"), 150, "{report}");
 }
 
-/// Proves: a file that changes while it is read is left out and told; all else comes in.
+/// Proves: a file that changes while it is read is left out and reported, and all others are imported.
 #[test]
 fn changing_files_are_told() {
     let world = World::new(&["anna"]);
@@ -265,14 +268,14 @@ fn changing_files_are_told() {
     fs::write(tree.join("quiet"), b"quiet").expect("written");
     fs::write(tree.join("busy"), noise(1, 8 << 20)).expect("written");
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (told, path) = (stop.clone(), tree.join("busy"));
+    let (stopped, path) = (stop.clone(), tree.join("busy"));
     let writer = std::thread::spawn(move || {
         let mut file = fs::OpenOptions::new().append(true).open(path).expect("opened");
-        while !told.load(std::sync::atomic::Ordering::Relaxed) {
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
             file.write_all(b"more").expect("written");
         }
     });
-    // On a busy machine it may be read while the writer waits for its turn.
+    // On a busy machine the file may be read while the writer waits for the processor.
     let mut attempt = 0;
     let (to, code, report) = eventually_some("it changes while it is read", || {
         attempt += 1;

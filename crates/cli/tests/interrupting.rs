@@ -1,4 +1,4 @@
-//! Programs that wait for a server which does not answer can be interrupted, whatever they wait for.
+//! Programs that wait for a server that does not answer can be interrupted, whatever they wait for.
 
 use crate::common;
 
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Signals a process, or a group of them.
+/// Signals a process or a process group.
 #[track_caller]
 fn signal(target: &str, name: &str) {
     run(Command::new("kill").args([&format!("-{name}"), "--", target]));
 }
 
-/// A shell that does its first part at once and the second when it is told to.
+/// A shell that runs its first part at once, and the second when the test says so.
 struct Shell {
     what: &'static str,
     child: Child,
@@ -46,7 +46,7 @@ impl Shell {
         writeln!(self.go, "go").expect("the shell listens");
     }
 
-    /// Signals it and those it has started.
+    /// Signals the shell and the programs it has started.
     #[track_caller]
     fn signal(&mut self, name: &str) {
         assert!(
@@ -66,12 +66,12 @@ impl Shell {
     }
 }
 
-/// Every kind of call ends soon after SIGTERM or SIGKILL while the server does not answer; when it answers again,
-/// the mount goes on, and nobody has raised an alarm.
+/// Calls of every kind end soon after SIGTERM or SIGKILL while the server does not answer. When it answers again, the
+/// mount goes on, and no alarm is raised.
 #[test]
 fn every_kind_of_waiting_call() {
     let mut world = World::new(&["anna", "ben"]);
-    // Every call is to wait for the server.
+    // Without leases, so that every call waits for the server.
     let anna = world.mount_with("anna", &["--no-leases"]);
     let content = noise(1, 1_200_000);
     for name in ["cold", "cold-too"] {
@@ -102,10 +102,10 @@ fn every_kind_of_waiting_call() {
     let server = world.server_process().to_string();
     signal(&server, "STOP");
     shells.iter_mut().for_each(Shell::go);
-    // Most have begun their calls by then; who has not yet ends all the same.
+    // Most have begun their calls by now; those that have not must end all the same.
     std::thread::sleep(Duration::from_millis(500));
-    // All of them before the first is waited for: the kernel lets whoever changes a directory wait, deaf to
-    // signals, for the one who is changing it.
+    // All are signalled before the first is waited for: the kernel makes who changes a directory wait, deaf to signals,
+    // for another who is changing it.
     for (number, shell) in shells.iter_mut().enumerate() {
         shell.signal(if number % 2 == 0 { "TERM" } else { "KILL" });
     }
@@ -116,8 +116,8 @@ fn every_kind_of_waiting_call() {
     assert!(!world.status("ben").to_lowercase().contains("alarm:"), "{}", world.status("ben"));
 }
 
-/// A signal that a program catches interrupts none of its calls: programs do not expect that of files. It can be
-/// killed nevertheless, also after such a signal.
+/// A signal that a program handles interrupts none of its calls, as programs do not expect that of files. SIGKILL ends
+/// it nevertheless, also after such a signal.
 #[test]
 fn caught_signals_interrupt_nothing() {
     let mut world = World::new(&["anna"]);

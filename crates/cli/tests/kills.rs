@@ -1,5 +1,5 @@
-//! The server and mounts are killed again and again while people write, keys are rotated, states get names and garbage is
-//! collected: what was acknowledged is there, and nobody alarms.
+//! The server and mounts are killed again and again while people write, keys are rotated, states get names and garbage
+//! is collected: what was acknowledged is there, and no alarm is raised.
 //!
 //! `HOLDFAST_KILLS=1000 HOLDFAST_SEED=7 scripts/test only cli::kills::` does it for longer.
 
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Writes files under a directory, each durably, and notes a name once it is acknowledged. What fails is written again
-/// under another name: it may be there or not.
+/// Writes files below a directory, each durably, and notes a name once it is acknowledged. A write that fails is
+/// repeated under another name; the failed file may be there or not.
 const WRITER: &str = "import os, sys, time
 where, noted, n = sys.argv[1], open(sys.argv[2], 'a'), int(sys.argv[3])
 while True:
@@ -63,12 +63,12 @@ impl Writer {
     fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("a child can be killed");
-            // One that waits in a system call ends when that does.
+            // A thread that waits in a system call ends when that call does.
             eventually("the writer ends", || child.try_wait().expect("it is a child").is_some());
         }
     }
 
-    /// Everything acknowledged is there, as seen from `folder`.
+    /// Asserts that everything acknowledged is there, as seen from `folder`.
     fn check(&self, world: &World, folder: &Path) -> usize {
         let notes = fs::read_to_string(self.notes(world)).unwrap_or_default();
         for name in notes.lines() {
@@ -81,7 +81,7 @@ impl Writer {
     }
 }
 
-/// Kills the process of a mount, and waits until it is gone for whoever looks.
+/// Kills the process of a mount, and waits until it is gone.
 fn kill_mount(world: &World, who: &str) {
     let process = world.mount_process(who).expect("it is mounted");
     run(Command::new("kill").args(["-9", &process.to_string()]));
@@ -90,17 +90,19 @@ fn kill_mount(world: &World, who: &str) {
     eventually("its mount point is free", || !is_mounted(&directory));
 }
 
-/// `holdfast mount` after a kill: the processes beside the killed one may still be ending.
+/// `holdfast mount` after a kill. It is repeated, as processes beside the killed one may still be ending.
 fn mount_again(world: &World, who: &str) {
     eventually(&format!("{who} mounts again"), || world.try_mount(who, &[]).status.success());
 }
 
+/// Proves: whatever is killed while two people write, every file whose writing was acknowledged is there and whole for
+/// both, and no alarm is raised.
 #[test]
 fn nothing_acknowledged_is_lost_by_kills() {
     let (kills, seed) = (setting("HOLDFAST_KILLS", 6), setting("HOLDFAST_SEED", 1));
     let mut random = Random::new(seed);
     let mut world = World::new(&["anna", "ben"]);
-    // A mount that was killed keeps others waiting for as long.
+    // A killed mount's leases keep others waiting for this term.
     let start = |world: &mut World| world.start_server_with(&["--lease", "3"]);
     world.stop_server();
     start(&mut world);
@@ -135,10 +137,10 @@ fn nothing_acknowledged_is_lost_by_kills() {
                     .arg(format!("kill-{kill}"))
                     .output()
                     .expect("it runs");
-                // Under constant change the state to be named may pass before its name arrives.
-                let said = text(&named);
-                let has_passed = said.contains("is not kept") || said.contains("no such file");
-                assert!(named.status.success() || has_passed, "{said}");
+                // Under constant change, the state to be named may be replaced before its name arrives.
+                let printed = text(&named);
+                let has_passed = printed.contains("is not kept") || printed.contains("no such file");
+                assert!(named.status.success() || has_passed, "{printed}");
             }
             1 => {
                 let collected = Command::new(env!("CARGO_BIN_EXE_holdfast"))
@@ -180,7 +182,8 @@ fn nothing_acknowledged_is_lost_by_kills() {
     }
 }
 
-/// Makes and removes files of its own among others', so that all hold leases of the directory in turns.
+/// Makes and removes files of its own in the directory of others' files, so that mounts hold leases of the directory in
+/// turn.
 const MAKER: &str = "import os, sys, time
 where, who, n = sys.argv[1], sys.argv[2], 0
 while True:
@@ -192,9 +195,10 @@ while True:
         time.sleep(0.02)
 ";
 
-/// Proves: while several mounts write and read the same small files, make and remove others beside them in the same directory,
-/// and the server and mounts are killed at random, what they all found is what one memory could have answered, one call after the
-/// other, each while it ran; and nobody alarms. `HOLDFAST_KILLS=200 HOLDFAST_MOUNTS=8` does it for longer, with more.
+/// Proves: while several mounts read and write the same small files, make and remove others beside them, and the server
+/// and mounts are killed at random, what all calls returned is linearizable: one memory could have returned it, one
+/// call after the other, each while it ran. No alarm is raised. `HOLDFAST_KILLS=200 HOLDFAST_MOUNTS=8` does it for
+/// longer, with more mounts.
 #[test]
 fn what_several_have_seen_is_one_order() {
     let (kills, seed) = (setting("HOLDFAST_KILLS", 4), setting("HOLDFAST_SEED", 1));
@@ -205,16 +209,16 @@ fn what_several_have_seen_is_one_order() {
     let start = |world: &mut World| world.start_server_with(&["--lease", "3"]);
     world.stop_server();
     start(&mut world);
-    let places: Vec<PathBuf> = people.iter().map(|who| world.mount(who).join("team")).collect();
-    registers::make(&places[0], players::REGISTERS).expect("made");
+    let teams: Vec<PathBuf> = people.iter().map(|who| world.mount(who).join("team")).collect();
+    registers::make(&teams[0], players::REGISTERS).expect("made");
     let stop = world.path("stop");
-    let played = places.iter().zip(1..).map(|(place, writer)| Player::start(&world, place, writer, &stop));
+    let played = teams.iter().zip(1..).map(|(place, writer)| Player::start(&world, place, writer, &stop));
     let mut played: Vec<Player> = played.collect();
     let maker = |(place, who): (&PathBuf, &&str)| {
         let mut python = Command::new("python3");
         python.args(["-c", MAKER]).arg(place).arg(who).stdin(Stdio::null()).spawn().expect("python3 runs")
     };
-    let mut makers: Vec<Child> = places.iter().zip(&people).map(maker).collect();
+    let mut makers: Vec<Child> = teams.iter().zip(&people).map(maker).collect();
     for _ in 0..kills {
         std::thread::sleep(Duration::from_millis(300 + random.below(2000)));
         if random.below(2) == 0 {

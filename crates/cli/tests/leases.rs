@@ -1,22 +1,22 @@
-//! Two machines with leases: what is read again costs no message, and what one changes the other sees at once.
+//! Two machines with leases: reading again costs no message, and what one machine changes the other sees at once.
 
 use crate::common;
 
-use common::{World, run, setting};
+use common::{World, run, run_json, setting};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A number that `holdfast stats` shows of a person's mount.
+/// A figure that `holdfast stats` reports of a person's mount.
 fn counted(world: &World, who: &str, what: &str) -> u64 {
-    let stats = run(world.holdfast(who).args(["--json", "stats"]).arg(world.path(&format!("{who}-mnt"))));
-    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    let stats =
+        run_json(world.holdfast(who).args(["--json", "stats"]).arg(world.path(&format!("{who}-mnt"))));
     stats[0][1][what].as_u64().unwrap_or_else(|| panic!("{what} in {stats}"))
 }
 
-/// The names in a directory. On a thread of its own: who has listed a directory that is not under lease looks at what is in
-/// it with the listing's view for a second, lease or no lease.
+/// The names in a directory, listed on a thread of its own: for a second after a thread has listed a directory without
+/// a lease, its look-ups there use the listing's view, with or without a lease.
 fn names(directory: &Path) -> Vec<String> {
     let directory = directory.to_owned();
     let list = move || {
@@ -33,7 +33,7 @@ fn is_missing(path: &Path) -> bool {
     matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }
 
-/// Looks at everything in a small tree, as often as it takes to have leases of it.
+/// Looks at everything in a small tree, repeatedly, until the mount has leases of it.
 fn warm(tree: &Path) {
     for _ in 0..3 {
         for name in names(tree) {
@@ -47,12 +47,12 @@ fn warm(tree: &Path) {
 }
 
 /// Proves: looking at, opening, reading and listing what was read before costs no operation and no message of the
-/// protocol, nor does asking for a name that is not there; of what is asked for again at once not even the file system's
-/// process hears; and without leases each costs something, so that it is these that save it.
+/// protocol, nor does looking up a name that does not exist. What is looked up again at once does not even reach the
+/// file system's process. Without leases each of these costs something, so it is leases that save it.
 #[test]
 fn warm_files_cost_no_messages() {
     const TIMES: u64 = 60;
-    // None is renewed meanwhile, which would be a message.
+    // A term so long that no lease is renewed meanwhile, which would be a message.
     let mut world = World::with_server(&["anna", "ben"], |_| ["--lease", "3600"].map(str::to_owned).to_vec());
     world.mount("anna");
     let tree = world.path("anna-mnt").join("team/tree");
@@ -92,9 +92,9 @@ fn warm_files_cost_no_messages() {
     }
 }
 
-/// Proves: whatever one machine does is seen on the other by the next call after it was done, although that machine has
-/// leases of all of it and its kernel has just been given the names: content, attributes, new names that were missing,
-/// removed and replaced ones, listings, directories in each other's place.
+/// Proves: whatever one machine does, the next call on the other machine sees it, although that machine has leases of
+/// all of it and its kernel caches the names: content, attributes, new names that were missing, removed and replaced
+/// names, listings, and directories that change places.
 #[test]
 fn changes_are_seen_at_once() {
     let mut world = World::new(&["anna", "ben"]);
@@ -137,8 +137,8 @@ fn changes_are_seen_at_once() {
     assert!(counted(&world, "anna", "recalls") > 0 && counted(&world, "ben", "recalls") > 0);
 }
 
-/// Proves: a name that the kernel was given, and that was then moved here, is looked up again once the other machine has removed
-/// or replaced what it leads to: the kernel keeps a moved name for as long as it might keep the old one.
+/// Proves: a name that the kernel caches, and that was then moved on this machine, is looked up again once the other
+/// machine has removed or replaced its file. The kernel keeps a moved name for as long as the old one.
 #[test]
 fn moved_names_are_looked_up_again() {
     let mut world = World::new(&["anna", "ben"]);
@@ -164,8 +164,8 @@ fn moved_names_are_looked_up_again() {
     }
 }
 
-/// Proves: a descriptor that stays open on one machine shows by `fstat` what the other has published, and programs on both
-/// that make names in one directory at once, each with leases of it, all come to their end.
+/// Proves: a descriptor that stays open on one machine shows by `fstat` what the other has published; and programs on
+/// both that make names in one directory at once, each with leases of it, finish.
 #[test]
 fn two_that_change_one_directory() {
     const FILES: usize = 40;
@@ -196,8 +196,8 @@ fn two_that_change_one_directory() {
     }
 }
 
-/// Proves: a machine that dies with leases holds up nobody for longer than they last; and after the server was killed and
-/// started again, those that held leases still see at once what others change.
+/// Proves: a machine that dies with leases holds others up for no longer than their term. After the server was killed
+/// and started again, those that held leases still see at once what others change.
 #[test]
 fn deaths_with_leases() {
     let mut world = World::new(&["anna", "ben"]);

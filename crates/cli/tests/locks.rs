@@ -1,4 +1,4 @@
-//! flock(2) and fcntl(2) locks across real mounts, with the programs that people use them through.
+//! flock(2) and fcntl(2) locks across real mounts, through the programs that people lock with.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Holds a lock of a file until it is killed; returns once it has it.
+/// Locks a file until this process is killed; returns once it has the lock.
 fn hold(how: &str, file: &Path) -> Child {
     let mut child = Command::new("flock")
         .arg(how)
@@ -24,7 +24,7 @@ fn hold(how: &str, file: &Path) -> Child {
 }
 
 fn end(mut child: Child) {
-    // The lock is the open file description's, which the child of flock shares.
+    // The lock belongs to the open file description, which the child of flock(1) shares.
     let children = Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).output();
     children.expect("pkill runs");
     let _ = child.kill();
@@ -35,8 +35,9 @@ fn can_lock(how: &str, file: &Path) -> bool {
     Command::new("flock").args(["--nonblock", how]).arg(file).arg("true").status().expect("it runs").success()
 }
 
-/// A lock that a program holds on one machine keeps those of others out, until it is given up or the program dies;
-/// shared ones go together; who waits gets it, and who is killed while waiting leaves nothing behind.
+/// A lock that a program holds on one machine keeps those of others out, until it is given up or the program dies.
+/// Shared locks are held together, a program that waits gets the lock, and one that is killed while it waits leaves
+/// nothing behind.
 #[test]
 fn a_lock_holds_across_mounts() {
     let mut world = World::new(&["anna", "ben"]);
@@ -55,20 +56,20 @@ fn a_lock_holds_across_mounts() {
     end(killed);
     end(holder);
     assert!(waiter.wait().expect("it ends").success());
-    // The kernel gives up the lock of a file that is closed without waiting for that.
+    // The kernel gives up the lock of a closed file asynchronously.
     eventually("it is free", || can_lock("-x", &mine));
     eventually("it is free", || can_lock("-x", &theirs));
     let shared = hold("-s", &mine);
     assert!(!can_lock("-x", &theirs) && can_lock("-s", &theirs));
     end(shared);
 
-    // Who may only read others' files may share a lock of them, and not keep their writers out.
+    // A user who may only read a file may hold a shared lock of it, but not keep its writers out.
     fs::write(anna.join("anna/own"), "").expect("written");
     assert!(can_lock("-s", &ben.join("anna/own")) && !can_lock("-x", &ben.join("anna/own")));
     eventually("it is free", || can_lock("-x", &anna.join("anna/own")));
 }
 
-/// Who asks what is in the way (F_GETLK) is told the process if it is one of this machine, and 0 if it is not.
+/// F_GETLK returns the process that holds a conflicting lock if it runs on this machine, and 0 if it does not.
 #[test]
 fn who_is_in_the_way() {
     let mut world = World::new(&["anna", "ben"]);
@@ -100,8 +101,8 @@ print(kind == fcntl.F_UNLCK, start, length, process)";
     eventually("it is free", || ask(&anna.join("team/file")).starts_with("True"));
 }
 
-/// A program that closes a file, and opens and locks it again at once, has the lock: the end of its former descriptor, which
-/// the kernel tells later, does not free it. What is written before makes that end slow.
+/// A program that closes a file, and opens and locks it again at once, gets the lock and keeps it: the end of its
+/// former descriptor, which the kernel reports later, does not free it. What is written before makes that end slow.
 #[test]
 fn locked_again_at_once() {
     const AGAIN: &str = "import fcntl, os, sys
@@ -126,7 +127,7 @@ for number in range(60):
     run(Command::new("python3").args(["-c", AGAIN]).arg(anna.join("team/file")));
 }
 
-/// Programs on two machines that lock a counter lose no count.
+/// Programs on two machines that increment a counter under a lock lose no increment.
 #[test]
 fn locked_counting() {
     let mut world = World::new(&["anna", "ben"]);
@@ -155,7 +156,7 @@ fn locked_counting() {
     }
 }
 
-/// SQLite databases take writers on two machines at once: no row is lost and the database stays whole.
+/// SQLite databases accept writers on two machines at once: no row is lost, and the database stays whole.
 #[test]
 fn sqlite_with_writers_on_two_mounts() {
     let mut world = World::new(&["anna", "ben"]);
@@ -183,8 +184,8 @@ fn sqlite_with_writers_on_two_mounts() {
     }
 }
 
-/// A server that is killed and starts again forgets no lock: who held it has it still, others are refused, and
-/// after its time of grace locks are granted again.
+/// A server that is killed and starts again forgets no lock: its holder keeps it, others are refused, and after the
+/// grace period locks are granted again.
 #[test]
 fn locks_outlive_the_server() {
     let mut world = World::new(&["anna", "ben"]);
@@ -195,17 +196,17 @@ fn locks_outlive_the_server() {
     let holder = hold("-x", &anna.join("team/held"));
     world.kill_server();
     world.start_server();
-    // Nothing is granted before those who held locks have had the time to say so.
+    // Nothing is granted before the holders of locks had time to claim them.
     assert!(can_lock("-x", &ben.join("team/free")));
     assert!(!can_lock("-x", &ben.join("team/held")));
     end(holder);
     eventually("the lock is free", || can_lock("-x", &ben.join("team/held")));
-    // Ended in order with nothing held, it need not wait at the next start.
+    // A server that ended in order, with no lock held, has no grace period at its next start.
     world.stop_server();
     assert!(!world.data().join("locks-held").exists());
 }
 
-/// More programs may wait for a lock than there are threads that answer the kernel.
+/// More programs can wait for a lock than there are threads that answer the kernel.
 #[test]
 fn many_wait() {
     let mut world = World::new(&["anna"]);
@@ -227,7 +228,7 @@ fn many_wait() {
     }
 }
 
-/// With --local-locks the server is not asked, and locks hold on one machine.
+/// With --local-locks the server is not asked, and locks count on one machine only.
 #[test]
 fn local_locks() {
     let mut world = World::new(&["anna", "ben"]);
@@ -239,8 +240,8 @@ fn local_locks() {
     end(holder);
 }
 
-/// A machine that dies holding a lock keeps the others out for the time of its lease, and no longer; what it had
-/// made durable under the lock is there for the next, and it can mount again at once.
+/// A machine that dies with a lock keeps others out for the term of its lease and no longer. What it had made durable
+/// under the lock is there for the next holder, and the machine can mount again at once.
 #[test]
 fn locks_of_a_killed_mount_run_out() {
     let mut world = World::new(&["anna", "ben"]);

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::holder::Holder;
-use common::{World, eventually, is_mounted, run, text};
+use common::{World, eventually, exits, is_mounted, run, run_json, text};
 use holdfast_testing::eventually_some;
 use rustix::process::{Pid, Signal};
 use std::fs;
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -19,26 +19,20 @@ fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
 }
 
-/// Without starting a program: its beginning would close a copy of every open file, which publishes them.
+/// Signals a process without starting a program: a program's start would close copies of every open file, which
+/// publishes them.
 fn signal(signal: Signal, process: u32) {
     let process = Pid::from_raw(i32::try_from(process).expect("a process id")).expect("not 0");
     rustix::process::kill_process(process, signal).expect("it runs");
 }
 
 fn is_alive(process: u32) -> bool {
-    // A process that ended but was not waited for yet is a zombie.
+    // A process that ended and was not waited for yet is a zombie.
     fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-#[track_caller]
-fn fails(command: &mut Command, code: i32) -> String {
-    let output: Output = command.stdin(Stdio::null()).output().expect("it can be run");
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
-    text(&output)
-}
-
-/// A second mount with the same key is served by the same process, shares its signer, and each can be unmounted
-/// by itself; the process ends with the last.
+/// A second mount with the same key is served by the same process and shares its signer. Each can be unmounted by
+/// itself, and the process ends with the last.
 #[test]
 fn mounts_of_one_key_share_a_process() {
     let mut world = World::new(&["anna"]);
@@ -67,7 +61,7 @@ fn mounts_of_one_key_share_a_process() {
     eventually("the process ends with its last mount", || !is_alive(process));
 }
 
-/// Administration with a key that is mounted goes through the process that serves it.
+/// Administration with a key that a mount uses goes through the mount's process.
 #[test]
 fn administration_through_a_running_mount() {
     let mut world = World::new(&["anna"]);
@@ -85,13 +79,13 @@ fn administration_through_a_running_mount() {
     assert_eq!(fs::read_to_string(superuser.join("team/from carla")).expect("it stays"), "x");
     let mut show = world.holdfast("anna");
     show.args(["fs", "show", &url, "--json", "--key"]).arg(world.key("anna"));
-    let shown: serde_json::Value = serde_json::from_str(&run(&mut show)).expect("JSON");
-    assert_eq!(shown["users"].as_array().expect("users").len(), 3);
-    assert_eq!(shown["groups"][0]["members"], serde_json::json!(["anna"]));
+    let report = run_json(&mut show);
+    assert_eq!(report["users"].as_array().expect("users").len(), 3);
+    assert_eq!(report["groups"][0]["members"], serde_json::json!(["anna"]));
 }
 
-/// Whoever is in an inner group writes in the outer group's directory, as long as the inner one is in it; circles are
-/// refused in words; a removal says whom it affects.
+/// A member of an inner group writes in the outer group's directory, as long as the inner group is in it. Circles are
+/// refused in words, and a removal names everybody it affects.
 #[test]
 fn groups_within_groups() {
     let mut world = World::new(&["anna", "ben"]);
@@ -107,27 +101,27 @@ fn groups_within_groups() {
     fs::write(ben.join("all/plan"), "by ben again").expect("written");
     let mut circle = world.holdfast("superuser");
     circle.args(["fs", "group", "join", &url, "design", "@all", "--superuser"]).arg(world.key("superuser"));
-    let said = fails(&mut circle, 64);
-    assert!(said.contains("group design is within all"), "{said}");
+    let printed = exits(&mut circle, 64);
+    assert!(printed.contains("group design is within all"), "{printed}");
     let mut show = world.holdfast("anna");
     show.args(["fs", "group", "list", &url, "--key"]).arg(world.key("anna"));
     let listed = run(&mut show);
     assert!(listed.contains("anna, @design (that is: anna, ben)"), "{listed}");
-    let shown: serde_json::Value = serde_json::from_str(&run(show.arg("--json"))).expect("JSON");
-    let all = shown["groups"].as_array().expect("groups").iter().find(|group| group["name"] == "all");
+    let report = run_json(show.arg("--json"));
+    let all = report["groups"].as_array().expect("groups").iter().find(|group| group["name"] == "all");
     let all = all.expect("it is listed");
     assert_eq!(all["members"], serde_json::json!(["anna"]));
     assert_eq!(all["groups"], serde_json::json!(["design"]));
     assert_eq!(all["all"], serde_json::json!(["anna", "ben"]));
-    let said = fs_group(&world, &["remove", "design"]);
-    assert!(said.contains("no longer in all: ben") && said.contains("taken over"), "{said}");
+    let printed = fs_group(&world, &["remove", "design"]);
+    assert!(printed.contains("no longer in all: ben") && printed.contains("taken over"), "{printed}");
     eventually("he may no longer", || fs::write(ben.join("all/again"), "x").is_err());
     assert_eq!(fs::read_to_string(anna.join("all/plan")).expect("it stays"), "by ben again");
     fs::write(anna.join("all/plan"), "by anna at last").expect("written");
     assert_eq!(fs::read_to_string(ben.join("all/plan")).expect("read"), "by anna at last");
 }
 
-/// A second device of the same person works in the same directories; once removed it is refused.
+/// A second device of the same person works in the same directories; once it is removed, it is refused.
 #[test]
 fn a_person_with_two_devices() {
     let mut world = World::new(&["anna"]);
@@ -144,12 +138,12 @@ fn a_person_with_two_devices() {
     world.administer(&["fs", "device", "remove", &url, "anna", "desktop"]);
     let mut again = world.holdfast("desktop");
     again.args(["mount", &url]).arg(world.path("desktop-mnt")).arg("--key").arg(world.key("desktop"));
-    fails(&mut again, 67);
+    exits(&mut again, 67);
     assert_eq!(fs::read_to_string(laptop.join("notes")).expect("it stays"), "from the desktop");
 }
 
-/// Proves: `umount` of the last mount returns when its process has ended, so that its cache can be removed and its state copied at
-/// once; one that serves another mount goes on, and is not waited for.
+/// Proves: `umount` of the last mount returns when its process has ended, so that its cache can be removed and its
+/// state copied at once. A process that serves another mount goes on, and is not waited for.
 #[test]
 fn umount_waits_for_its_process() {
     let mut world = World::new(&["anna"]);
@@ -167,8 +161,8 @@ fn umount_waits_for_its_process() {
     }
 }
 
-/// Proves: what is unmounted can be mounted again at once, whether the process that served it goes on for another mount or is
-/// just ending, and the end of the one before takes nothing from the new one.
+/// Proves: what was unmounted can be mounted again at once, whether its process goes on for another mount or is just
+/// ending; the end of the old mount takes nothing from the new one.
 #[test]
 fn a_freed_place_is_free() {
     let mut world = World::new(&["anna"]);
@@ -187,14 +181,14 @@ fn a_freed_place_is_free() {
         mount(&world, &anna);
         let read = fs::read_to_string(anna.join("team/file")).expect("read");
         assert_eq!(read, format!("round {round}"));
-        let said = world.status("anna");
-        assert!(said.contains("working"), "round {round}: {said}");
+        let printed = world.status("anna");
+        assert!(printed.contains("working"), "round {round}: {printed}");
     }
     run(world.holdfast("anna").arg("umount").arg(&second));
     fs::write(anna.join("team/file"), "still here").expect("written");
 }
 
-/// Proves: who only looks at a mount, as `status` and `df` do for all of the machine, does not keep it from being unmounted.
+/// Proves: programs that only look at a mount, as `status` and `df` do for all mounts, do not prevent unmounting.
 #[test]
 fn looks_keep_no_mount() {
     let mut world = World::new(&["anna"]);
@@ -226,8 +220,8 @@ fn looks_keep_no_mount() {
     });
 }
 
-/// Proves: while the process behind one mount is stopped, `status`, `stats` and `umount` end with what is wrong and the way
-/// out, and tell of all others; once it goes on, nothing was lost.
+/// Proves: while the process behind one mount is stopped, `status`, `stats` and `umount` end, with what is wrong and
+/// the way out, and report on all other mounts. Once the process goes on, nothing was lost.
 #[test]
 fn a_stopped_process_holds_up_nobody() {
     let mut world = World::new(&["anna"]);
@@ -236,11 +230,11 @@ fn a_stopped_process_holds_up_nobody() {
     let process = world.mount_process("anna").expect("a process serves it");
     signal(Signal::STOP, process);
     for command in [["status"].as_slice(), &["stats"], &["umount"]] {
-        let said = fails(world.holdfast("anna").args(command).arg(&anna), 69);
-        assert!(said.contains(&format!("kill -CONT {process}")), "{command:?}: {said}");
+        let printed = exits(world.holdfast("anna").args(command).arg(&anna), 69);
+        assert!(printed.contains(&format!("kill -CONT {process}")), "{command:?}: {printed}");
     }
-    let said = fails(world.holdfast("anna").arg("status"), 69);
-    assert!(said.contains("STUCK"), "{said}");
+    let printed = exits(world.holdfast("anna").arg("status"), 69);
+    assert!(printed.contains("STUCK"), "{printed}");
     run(world.holdfast("anna").args(["umount", "--lazy"]).arg(&anna));
     assert!(!is_mounted(&anna));
     signal(Signal::CONT, process);
@@ -249,8 +243,8 @@ fn a_stopped_process_holds_up_nobody() {
     assert_eq!(fs::read_to_string(anna.join("team/file")).expect("read"), "before");
 }
 
-/// Proves: `status` ends also if the process behind a mount stops in the very moment in which it is asked, so that it has
-/// read the question and never answers: the kernel then lets nobody end who waits for that answer.
+/// Proves: `status` ends even if a mount's process stops at the moment at which it has read the question and will not
+/// answer. The kernel lets no program end while it waits for that answer.
 #[test]
 fn a_process_that_stops_when_it_is_asked() {
     let mut world = World::new(&["anna"]);
@@ -264,7 +258,7 @@ fn a_process_that_stops_when_it_is_asked() {
     let asked: Vec<std::process::Child> = (0..12).map(ask).collect();
     signal(Signal::STOP, process);
     for mut asked in asked {
-        // Either it was quick enough, or it says that this one does not answer.
+        // It was quick enough, or it says that this mount does not answer.
         let code = eventually_some("status ends", || asked.try_wait().expect("a child"));
         assert!(matches!(code.code(), Some(0 | 69)), "{code}");
     }
@@ -272,7 +266,8 @@ fn a_process_that_stops_when_it_is_asked() {
     assert!(anna.join("team").is_dir());
 }
 
-/// Proves: a mount that cannot reach its server says so at once, on a pipe too; given up, it leaves nothing running.
+/// Proves: a mount that cannot reach its server says so at once, on a pipe too. When the user gives up, nothing is left
+/// running.
 #[test]
 fn a_mount_that_is_given_up() {
     let mut world = World::new(&["anna"]);
@@ -282,10 +277,10 @@ fn a_mount_that_is_given_up() {
     let mut mount = world.holdfast("anna");
     mount.args(["mount", &world.url]).arg(&directory).arg("--key").arg(world.key("anna"));
     let mut mount = mount.stderr(Stdio::piped()).spawn().expect("it runs");
-    let mut said = String::new();
+    let mut printed = String::new();
     let errors = mount.stderr.take().expect("a pipe");
-    BufReader::new(errors).read_line(&mut said).expect("it says something");
-    assert!(said.contains("cannot be reached") && said.contains("refused"), "{said}");
+    BufReader::new(errors).read_line(&mut printed).expect("it says something");
+    assert!(printed.contains("cannot be reached") && printed.contains("refused"), "{printed}");
     signal(Signal::INT, mount.id());
     let _ = mount.wait();
     eventually("the process in the background ends", || world.mount_process("anna").is_none());
@@ -293,8 +288,8 @@ fn a_mount_that_is_given_up() {
     world.mount("anna");
 }
 
-/// kill -9 of the process that serves a mount leaves no dead mount behind, and what programs had written but not
-/// closed is found by salvage after the next mount.
+/// kill -9 of a mount's process leaves no dead mount behind, and what programs had written but not closed is found by
+/// `salvage` after the next mount.
 #[test]
 fn a_killed_process_leaves_no_dead_mount_and_no_lost_bytes() {
     let mut world = World::new(&["anna"]);
@@ -309,15 +304,15 @@ fn a_killed_process_leaves_no_dead_mount_and_no_lost_bytes() {
     let anna = world.mount("anna");
     assert_eq!(fs::read_to_string(anna.join("team/closed")).expect("read"), "closed");
     let to = world.path("rescued");
-    let said = run(world.holdfast("anna").args(["salvage", "--to"]).arg(&to));
-    assert!(said.contains("team/open"), "{said}");
+    let printed = run(world.holdfast("anna").args(["salvage", "--to"]).arg(&to));
+    assert!(printed.contains("team/open"), "{printed}");
     let found = run(Command::new("grep").args(["-rlx", "not yet closed"]).arg(&to));
     assert_eq!(found.lines().count(), 1, "{found}");
     assert!(!world.status("anna").contains("ALARM"));
 }
 
-/// When even the process that cleans up was killed, the mount is dead: status says so, umount removes it, and so
-/// does the next mount.
+/// When even the process that cleans up was killed, the mount is dead: `status` says so, and `umount` or the next mount
+/// removes it.
 #[test]
 fn a_dead_mount_is_in_nobodys_way() {
     let mut world = World::new(&["anna"]);
@@ -333,8 +328,8 @@ fn a_dead_mount_is_in_nobodys_way() {
         signal(Signal::KILL, process);
         eventually("the mount is dead", || fs::read_dir(&anna).is_err());
         assert!(is_mounted(&anna));
-        let said = fails(world.holdfast("anna").arg("status"), 69);
-        assert!(said.contains("DEAD"), "{said}");
+        let printed = exits(world.holdfast("anna").arg("status"), 69);
+        assert!(printed.contains("DEAD"), "{printed}");
         if by_umount {
             run(world.holdfast("anna").arg("umount").arg(&anna));
             assert!(!is_mounted(&anna));
@@ -346,8 +341,8 @@ fn a_dead_mount_is_in_nobodys_way() {
     }
 }
 
-/// A connection to the kernel that is aborted from outside ends the mount and the process, and leaves no dead
-/// mount; what was unsaved is published or kept.
+/// When a mount's connection to the kernel is aborted, the mount and its process end and leave no dead mount; what was
+/// unsaved is published or saved.
 #[test]
 fn an_aborted_connection() {
     let mut world = World::new(&["anna", "ben"]);
@@ -356,7 +351,7 @@ fn an_aborted_connection() {
     let connection = rustix::fs::minor(rustix::fs::stat(&anna).expect("stat").st_dev);
     let abort = PathBuf::from(format!("/sys/fs/fuse/connections/{connection}/abort"));
     if !abort.exists() {
-        // The control file system is not mounted here.
+        // The control file system of FUSE is not mounted here.
         return;
     }
     let mut open = Holder::open(&anna.join("team/open"));
@@ -381,21 +376,21 @@ fn a_terminated_process_publishes_first() {
     assert_eq!(fs::read_to_string(ben.join("team/open")).expect("read"), "published by SIGTERM");
 }
 
-/// A mount that a program uses is not unmounted, and the program is named; with --lazy it is.
+/// `umount` refuses a mount that a program uses, and names the program; with --lazy it unmounts.
 #[test]
 fn a_busy_mount_stays() {
     let mut world = World::new(&["anna"]);
     let anna = world.mount("anna");
     let open = fs::File::create(anna.join("team/open")).expect("created");
-    let said = fails(world.holdfast("anna").arg("umount").arg(&anna), 75);
-    assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
+    let printed = exits(world.holdfast("anna").arg("umount").arg(&anna), 75);
+    assert!(printed.contains(&format!("process {}", std::process::id())), "{printed}");
     assert!(is_mounted(&anna));
     run(world.holdfast("anna").args(["umount", "--lazy"]).arg(&anna));
     assert!(!is_mounted(&anna));
     drop(open);
 }
 
-/// In the foreground, the command itself serves, and SIGINT (Ctrl-C) ends it in order.
+/// With --foreground the command itself serves, and SIGINT (Ctrl-C) ends it in order.
 #[test]
 fn in_the_foreground() {
     let world = World::new(&["anna"]);
@@ -411,7 +406,7 @@ fn in_the_foreground() {
     assert!(!is_mounted(&directory));
 }
 
-/// A read-only mount reads and refuses every change.
+/// A read-only mount can be read, and refuses every change.
 #[test]
 fn read_only() {
     let mut world = World::new(&["anna", "ben"]);
@@ -424,8 +419,8 @@ fn read_only() {
     }
 }
 
-/// A server that does not answer: calls end with a time-out, status says so with its own exit code, and all is
-/// well again when the server is back.
+/// While the server does not answer, calls fail with a time-out, and `status` says so with an exit code of its own.
+/// When the server is back, everything works.
 #[test]
 fn a_silent_server() {
     let mut world = World::new(&["anna"]);
@@ -434,8 +429,8 @@ fn a_silent_server() {
     world.stop_server();
     let error = eventually_some("nobody answers", || fs::read_to_string(anna.join("team/a")).err());
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
-    let said = fails(world.holdfast("anna").arg("status").arg(&anna), 69);
-    assert!(said.contains("does not answer") && !said.contains("ALARM"), "{said}");
+    let printed = exits(world.holdfast("anna").arg("status").arg(&anna), 69);
+    assert!(printed.contains("does not answer") && !printed.contains("ALARM"), "{printed}");
     world.start_server();
     eventually("it works again", || fs::read_to_string(anna.join("team/a")).is_ok_and(|text| text == "a"));
     eventually("status says so", || {
@@ -444,9 +439,10 @@ fn a_silent_server() {
     });
 }
 
-/// A mount whose calls are to time out, which they may do before they are to if the machine stands still for a while.
+/// Mounts with a time-out of so many seconds. If the machine stands still, mounting may run out of time, and is
+/// repeated.
 fn mounted_with_timeout(world: &mut World, seconds: &str) -> PathBuf {
-    eventually_some("it is mounted", || world.mount_or_told("anna", &["--timeout", seconds]).ok())
+    eventually_some("it is mounted", || world.mount_or_output("anna", &["--timeout", seconds]).ok())
 }
 
 /// With `--hard`, calls wait for a server that is away, and are answered when it is back: nothing times out.
@@ -470,9 +466,9 @@ fn a_hard_mount_waits() {
         }),
         std::thread::spawn(move || fs::write(writing, "b").map(|()| Vec::new())),
     ];
-    // It has a time-out of the same length, and was asked later.
-    let said = fails(world.holdfast("anna").arg("status").arg(&anna), 69);
-    assert!(said.contains("does not answer"), "{said}");
+    // This mount has a time-out of the same length, and was asked later.
+    let printed = exits(world.holdfast("anna").arg("status").arg(&anna), 69);
+    assert!(printed.contains("does not answer"), "{printed}");
     assert!(waiting.iter().all(|thread| !thread.is_finished()), "they wait");
     world.start_server();
     let [read, written] = waiting.map(|thread| thread.join().expect("no panic"));
@@ -481,7 +477,7 @@ fn a_hard_mount_waits() {
     assert_eq!(fs::read_to_string(anna.join("team/b")).expect("read"), "b");
 }
 
-/// Sixteen programs that wait for a silent server do not keep the mount from being looked at and unmounted.
+/// Sixteen programs that wait for a silent server do not prevent looking at the mount or unmounting it.
 #[test]
 fn waiting_programs_block_nobody() {
     let mut world = World::new(&["anna"]);
@@ -493,12 +489,12 @@ fn waiting_programs_block_nobody() {
     eventually("it can be read", || open.read_exact_at(&mut byte, 0).is_ok());
     world.stop_server();
     let mut round = 0;
-    // If the machine stands still meanwhile, they wait no more when it is read: then once more.
+    // If the machine stands still meanwhile, their waiting is over when it is read: then once more.
     eventually("what is cached is read while they wait", || {
         round += 1;
         let waiting: Vec<_> = (0..16)
             .map(|number| {
-                // Different names: the kernel itself lets only one look for a name at a time.
+                // Different names, as the kernel lets only one program look up a name at a time.
                 let path = anna.join(format!("none {round}.{number}"));
                 std::thread::spawn(move || fs::metadata(path).expect_err("nobody answers").kind())
             })
@@ -513,7 +509,7 @@ fn waiting_programs_block_nobody() {
     });
 }
 
-/// The command, run as an ordinary user of this machine, with the user's own state.
+/// The command, run as an ordinary user of this machine with the user's own state.
 struct Ordinary {
     user: &'static str,
     folder: tempfile::TempDir,
@@ -521,7 +517,7 @@ struct Ordinary {
 }
 
 impl Ordinary {
-    /// Needs root, to become somebody else, and a `/dev/fuse` that users may open, as udev makes it.
+    /// Needs root, to run commands as another user, and a `/dev/fuse` that users may open, as udev makes it.
     fn new() -> Option<Ordinary> {
         if !is_root() {
             return None;
@@ -558,8 +554,8 @@ impl Ordinary {
     }
 }
 
-/// An ordinary user mounts through fusermount3, works, cannot be looked at by others (not even root), and
-/// unmounts; kill -9 leaves no dead mount there either.
+/// An ordinary user mounts through fusermount3, works, cannot be looked at by others (not even root), and unmounts;
+/// kill -9 leaves no dead mount there either.
 #[test]
 fn an_ordinary_user() {
     let Some(user) = Ordinary::new() else { return };
@@ -584,8 +580,7 @@ fn an_ordinary_user() {
     assert!(!is_mounted(&directory));
 
     mount();
-    let status: serde_json::Value =
-        serde_json::from_str(&run(user.holdfast().args(["status", "--json"]).arg(&directory))).expect("JSON");
+    let status = run_json(user.holdfast().args(["status", "--json"]).arg(&directory));
     signal(Signal::KILL, status["processes"][0]["process"].as_u64().expect("a number") as u32);
     eventually("the dead mount goes away", || !is_mounted(&directory));
     mount();
@@ -593,7 +588,7 @@ fn an_ordinary_user() {
     run(user.holdfast().arg("umount").arg(&directory));
 }
 
-/// Other users see a mount only with --allow-other, and then act with its key's rights.
+/// Other users see a mount only with --allow-other, and then act with the rights of its key.
 #[test]
 fn allow_other() {
     let Some(user) = Ordinary::new() else { return };

@@ -1,6 +1,6 @@
-//! Server and mounts where the kernel has no Landlock: they run, and say what is weaker; where all walls are required they
-//! do not. strace answers for the kernel; what components make of it is in `crates/components`, and a real older kernel in
-//! `scripts/test-old-kernel`.
+//! Server and mounts on a kernel without Landlock: they run, and say what is weaker; where complete sandboxes are
+//! required they refuse. Here strace answers for the kernel. How components behave is tested in `crates/components`,
+//! and a real older kernel in `scripts/test-old-kernel`.
 
 use crate::common;
 
@@ -9,10 +9,10 @@ use common::{World, ended, eventually, run, text};
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-/// What commands say where there is no Landlock.
+/// What commands print where there is no Landlock.
 const WEAKER: &str = "sandboxes are weaker on this system: no Landlock";
 
-/// The command, and all that it starts, on a kernel without Landlock. The tracer is no parent of it, and ends by itself.
+/// The command and all that it starts, on a kernel without Landlock. The tracer is not its parent, and ends by itself.
 fn without_landlock(command: &Command) -> Command {
     let mut traced = Command::new("/usr/bin/strace");
     traced.args([
@@ -34,7 +34,7 @@ fn without_landlock(command: &Command) -> Command {
     traced
 }
 
-/// A server serves, and warns once; with `--require-sandbox`, or the variable for it, it does not start, and says why.
+/// A server serves and warns once. With `--require-sandbox`, or the variable for it, it does not start, and says why.
 #[test]
 fn a_server_without_landlock() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -44,10 +44,13 @@ fn a_server_without_landlock() {
     let by_option = ended(refused.arg("--require-sandbox"));
     let by_variable = ended(without_landlock(&holdfast).env("HOLDFAST_REQUIRE_SANDBOX", "1"));
     for refused in [by_option, by_variable] {
-        let said = text(&refused);
-        assert_eq!(refused.status.code(), Some(71), "{said}");
-        assert!(said.contains("lacks Landlock here") && said.contains("--require-sandbox"), "{said}");
-        assert!(!said.contains("holdfast serves") && !said.contains(WEAKER), "{said}");
+        let printed = text(&refused);
+        assert_eq!(refused.status.code(), Some(71), "{printed}");
+        assert!(
+            printed.contains("lacks Landlock here") && printed.contains("--require-sandbox"),
+            "{printed}"
+        );
+        assert!(!printed.contains("holdfast serves") && !printed.contains(WEAKER), "{printed}");
     }
     let log = folder.path().join("said");
     let mut server = Process::default();
@@ -57,8 +60,8 @@ fn a_server_without_landlock() {
     server.stop();
 }
 
-/// A mount works, and the command that mounts says what is weaker, as the listing does. Whoever requires all walls does not
-/// get another mount by the same process, nor one of its own.
+/// A mount works; the command that mounts and the listing of components say what is weaker. With `--require-sandbox`
+/// neither the running process nor a new one serves another mount.
 #[test]
 fn a_mount_without_landlock() {
     let world = World::new(&["anna"]);
@@ -68,32 +71,32 @@ fn a_mount_without_landlock() {
         command.args(["mount", &world.url]).arg(world.path(point)).arg("--key").arg(world.key("anna"));
         command
     };
-    let said = world.path("said");
-    let words = File::create(&said).expect("made");
-    // (Not by a pipe: the tracer has a copy of it for as long as there is a mount.)
+    let printed = world.path("said");
+    let words = File::create(&printed).expect("made");
+    // Not through a pipe, as the tracer has a copy of it for as long as the mount runs.
     let mut command = without_landlock(&mount("weak"));
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(words).status().expect("it runs");
-    let said = fs::read_to_string(said).expect("read");
-    assert!(status.success(), "{said}");
+    let printed = fs::read_to_string(printed).expect("read");
+    assert!(status.success(), "{printed}");
     let written = fs::write(world.path("weak").join("anna/file"), "content");
     let listed = run(world.holdfast("anna").args(["components", "--json"]));
     let another = ended(mount("strong").arg("--require-sandbox"));
     run(world.holdfast("anna").arg("umount").arg(world.path("weak")));
     written.expect("written");
-    assert_eq!(said.matches(WEAKER).count(), 1, "{said}");
+    assert_eq!(printed.matches(WEAKER).count(), 1, "{printed}");
     let listings: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
     let lacking =
         |listing: &serde_json::Value| listing["components"][0]["lacking"] == serde_json::json!(["landlock"]);
     assert!(listings.as_array().expect("a list").iter().any(lacking), "{listed}");
-    let said = text(&another);
-    assert_eq!(another.status.code(), Some(71), "{said}");
-    assert!(said.contains("may lack walls"), "{said}");
+    let printed = text(&another);
+    assert_eq!(another.status.code(), Some(71), "{printed}");
+    assert!(printed.contains("may lack walls"), "{printed}");
 
     let refused = ended(without_landlock(&mount("weak")).arg("--require-sandbox"));
-    let said = text(&refused);
-    assert_eq!(refused.status.code(), Some(71), "{said}");
-    assert!(said.contains("lacks Landlock here"), "{said}");
-    // On this kernel, which has it, all walls stand.
+    let printed = text(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{printed}");
+    assert!(printed.contains("lacks Landlock here"), "{printed}");
+    // On this kernel, which has Landlock, sandboxes are complete.
     run(mount("strong").arg("--require-sandbox"));
     run(world.holdfast("anna").arg("umount").arg(world.path("strong")));
 }

@@ -1,9 +1,10 @@
-//! What clients make of a server whose operator has turned on them: attack by attack, through real mounts, with
-//! a named verdict for each. The lying layer is `holdfast_sim::evil`; rolled-back and forked servers are the
-//! honest program on old or copied data.
+//! What clients make of a server whose operator attacks: attack by attack, through real mounts, with a named verdict
+//! for each. The lying layer is `holdfast_sim::evil`; rolled-back and forked servers are the honest program on old or
+//! copied data.
 
 use crate::common;
 
+use common::cluster::Second;
 use common::{PATIENCE, World, run, text};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
@@ -15,20 +16,20 @@ use std::time::Duration;
 /// What a client makes of an attack.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Verdict {
-    /// The file concerned fails with EIO, is named in words, and everything else goes on.
+    /// Reading the file fails with EIO, the report names the file, and everything else goes on.
     ThatFileOnly,
-    /// The mount is frozen: everything fails with EIO until the user has looked.
+    /// The mount is frozen: everything fails with EIO until the user has acknowledged the alarm.
     Frozen,
 }
 
 pub(super) const EIO: i32 = 5;
 
-/// The operator's server on the world's data directory and port, honest until told otherwise.
+/// The operator's server on the world's data directory and port. It is honest until a test sets an attack.
 pub(super) fn evil(world: &World) -> EvilServer {
     let listen = ([127, 0, 0, 1], world.port).into();
     let mut config = ServerConfig::new(world.data(), listen);
     config.abort_after = Duration::from_secs(3);
-    // Each call asks the server, so that each can be lied to.
+    // Without leases, so that each call asks the server, which can lie to it.
     config.lease_term = std::time::Duration::ZERO;
     EvilServer::start(config).expect("the operator's server starts")
 }
@@ -44,7 +45,7 @@ pub(super) fn data(seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Reads: an attack must not hang a program for ever.
+/// Reads a file, and fails if that takes for ever: an attack must not hang a program.
 #[track_caller]
 pub(super) fn error_of(path: &Path) -> Option<i32> {
     let path = path.to_owned();
@@ -60,7 +61,7 @@ pub(super) fn error_of(path: &Path) -> Option<i32> {
     }
 }
 
-/// The files of evidence that `who` has.
+/// The evidence files that `who` has.
 pub(super) fn evidence(world: &World, who: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![world.path(&format!("{who}-state"))];
@@ -77,7 +78,7 @@ pub(super) fn evidence(world: &World, who: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Attacks on files' data, after which everything else goes on.
+/// Attacks on the data of files, after which everything else goes on.
 pub(super) const ON_DATA: [Attack; 6] = [
     Attack::FlipByte,
     Attack::SwapBlocks,
@@ -86,21 +87,21 @@ pub(super) const ON_DATA: [Attack; 6] = [
     Attack::Bomb,
     Attack::LoseBlocks,
 ];
-/// Attacks on the order, told to whoever reads.
+/// Attacks on the order, which any reader sees.
 pub(super) const ON_THE_ORDER: [Attack; 3] = [Attack::HideOthers, Attack::ForgeStructure, Attack::ShortenLog];
-/// Lies about what became of an operation.
+/// Lies about the outcome of an operation.
 pub(super) const ON_OPERATIONS: [Attack; 2] = [Attack::RefuseAccepted, Attack::ForgetAcknowledged];
 
 fn verdict(attack: Attack) -> Verdict {
     if ON_DATA.contains(&attack) { Verdict::ThatFileOnly } else { Verdict::Frozen }
 }
 
-/// One attack on `reader` while he reads what `writer` wrote.
+/// Makes one attack on `reader`, who reads what `writer` wrote, and checks the verdict.
 pub(super) fn reading(world: &World, server: &EvilServer, (writer, reader): (&str, &str), attack: Attack) {
     let (alice, bob) = (world.path(&format!("{writer}-mnt")), world.path(&format!("{reader}-mnt")));
     let name = |what: &str| format!("team/{attack:?}-{what}");
-    // Nobody has seen such data before.
-    let data = |place: u8| data(attack as u8 * 4 + place);
+    // New data, which no cache has.
+    let data = |index: u8| data(attack as u8 * 4 + index);
     std::fs::write(alice.join(name("target")), data(1)).expect("written");
     std::fs::write(alice.join(name("second")), data(2)).expect("written");
     std::fs::write(alice.join(name("small")), "inlined").expect("written");
@@ -137,7 +138,7 @@ pub(super) fn reading(world: &World, server: &EvilServer, (writer, reader): (&st
     }
 }
 
-/// One attack on `reader`, on a server that has everything in its data directory.
+/// Makes one attack on `reader`, at a server that has everything in its data directory.
 fn attacked(attack: Attack) {
     let mut world = World::new(&["alice", "bob"]);
     world.stop_server();
@@ -171,7 +172,7 @@ table! {
     a_shortened_log: ShortenLog;
 }
 
-/// A server lies to `writer` about what became of an operation: it is found out, and the mount frozen.
+/// A server lies to `writer` about the outcome of an operation: this is detected, and the mount frozen.
 pub(super) fn writing(world: &World, server: &EvilServer, writer: &str, attack: Attack) {
     let alice = world.path(&format!("{writer}-mnt"));
     let before = alice.join(format!("team/{attack:?}-before"));
@@ -188,7 +189,7 @@ pub(super) fn writing(world: &World, server: &EvilServer, writer: &str, attack: 
     server.begin(Attack::Honest);
 }
 
-/// The same on a server that has everything in its data directory.
+/// The same lie, by a server that has everything in its data directory.
 fn lied_to(attack: Attack) {
     let mut world = World::new(&["alice"]);
     world.stop_server();
@@ -198,18 +199,20 @@ fn lied_to(attack: Attack) {
     world.umount("alice");
 }
 
+/// Proves: a server that accepts an operation and says that it refused it is found out.
 #[test]
 fn an_accepted_operation_said_to_be_refused() {
     lied_to(Attack::RefuseAccepted);
 }
 
+/// Proves: a server that acknowledges an operation and then has it no more is found out.
 #[test]
 fn an_acknowledged_operation_forgotten() {
     lied_to(Attack::ForgetAcknowledged);
 }
 
-/// Directories and tables are altered for `reader`: that is an error, never an empty or shorter directory, and the true
-/// ones are taken again.
+/// Directories and tables are altered for `reader`: that is an error, never an empty or shorter directory, and when the
+/// server is honest again the true ones are read.
 pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&str, &str)) {
     let directory = |who: &str| world.path(&format!("{who}-mnt/team/many"));
     std::fs::create_dir(directory(writer)).expect("a directory");
@@ -230,6 +233,7 @@ pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&st
     assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 300);
 }
 
+/// Proves: altered directories and tables are an error, never an empty or shorter directory.
 #[test]
 fn altered_metadata() {
     let mut world = World::new(&["alice", "bob"]);
@@ -242,8 +246,8 @@ fn altered_metadata() {
     world.umount("alice");
 }
 
-/// Proves that restoring yesterday's copy is noticed by whoever has seen today, that it names what is wrong, keeps
-/// unsaved data, and that after the true data is back everybody carries on.
+/// Proves that a client who has seen today's state notices when yesterday's copy is restored: the report names what is
+/// wrong, unsaved data is saved, and after the true data is back everybody carries on.
 #[test]
 fn yesterdays_copy() {
     let mut world = World::new(&["alice", "bob"]);
@@ -273,7 +277,7 @@ fn yesterdays_copy() {
     assert_eq!(std::fs::read(world.mount("bob").join("team/contract")).expect("read"), b"today");
 }
 
-/// Proves that roll-back is noticed across a restart of the client too: the floor is on disk.
+/// Proves that a client notices a roll-back after its restart too, as its floor is on disk.
 #[test]
 fn yesterdays_copy_after_a_restart_of_the_client() {
     let mut world = World::new(&["alice"]);
@@ -304,8 +308,8 @@ fn yesterdays_copy_after_a_restart_of_the_client() {
     assert!(refused, "yesterday's copy was mounted: {}", text(&output));
 }
 
-/// Proves that a fork of two users shows at the first operation that crosses it, for the one who is brought over
-/// and, once they see each other's operations, for the other.
+/// Proves that a fork of two users shows at the first operation that crosses it: to the one who is led to the other
+/// side, and, once they see each other's operations, to the other.
 #[test]
 fn forked_users() {
     let mut world = World::new(&["alice", "bob"]);
@@ -316,26 +320,18 @@ fn forked_users() {
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
     world.start_server();
 
-    // Bob is sent to a copy of the server on another port.
-    let port = common::free_port();
-    let mut copy = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-        .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
-        .arg(world.path("fork"))
-        .spawn()
-        .expect("the copy starts");
-    let true_url = world.url.clone();
-    let fsid = world.fsid().to_owned();
-    common::eventually("the copy listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    world.url = format!("hf://127.0.0.1:{port}/{fsid}");
+    // Bob is led to a copy of the server on another port.
+    let copy = Second::started(&world, &world.path("fork"), &[]);
+    let fork_url = copy.url(&world);
+    let true_url = std::mem::replace(&mut world.url, fork_url);
     let bob = world.mount("bob");
     std::fs::write(bob.join("team/bobs"), "only Bob sees this").expect("the fork itself is not noticed");
     std::fs::write(alice.join("team/alices"), "only Alice sees this").expect("nor here");
     assert!(!bob.join("team/alices").exists() && !alice.join("team/bobs").exists());
     world.umount("bob");
-    copy.kill().expect("ended");
-    copy.wait().expect("ended");
+    drop(copy);
 
-    // He is brought back into Alice's world.
+    // Bob is led back to Alice's server.
     world.url = true_url;
     let at = world.path("bob-mnt");
     let url = world.url.clone();

@@ -1,5 +1,5 @@
-//! The malicious operator once more, on a server that has nothing to itself: its order is in etcd, its blocks are in a bucket
-//! behind a block server. The attacks, and what clients must make of them, are those of `operator.rs`.
+//! The malicious operator of `operator.rs` again, with the order in etcd and the blocks in a bucket behind a block
+//! server. The attacks, and the verdicts of clients, are the same.
 
 use crate::{common, operator};
 
@@ -7,7 +7,7 @@ use common::cluster::Pair;
 use common::object_store::Engine;
 use holdfast_sim::evil::Attack;
 
-/// A reader and a writer, whose mounts an attack on the order freezes.
+/// The pair of a reader and a writer whose mounts an attack on the order freezes.
 fn pair_of(attack: Attack) -> (String, String) {
     let name = format!("{attack:?}").to_lowercase();
     (format!("{name}-writer"), format!("{name}-reader"))
@@ -17,9 +17,9 @@ fn victim_of(attack: Attack) -> String {
     format!("{attack:?}").to_lowercase()
 }
 
-/// Proves: every attack ends as on a server with everything in its data directory, and none is seen by those who were not
-/// attacked. When an honest server takes over at last, whoever was alarmed goes on once he says so, and all that was written
-/// is there.
+/// Proves: every attack has the verdict that it has on a server with everything in its data directory, and clients that
+/// were not attacked notice nothing. When an honest server takes over at last, users whose mounts were frozen
+/// acknowledge the alarm and go on, and all that was written is there.
 #[test]
 fn every_attack_with_order_and_blocks_apart() {
     let engine = Engine::start();
@@ -42,7 +42,7 @@ fn every_attack_with_order_and_blocks_apart() {
         operator::reading(&pair.world, &server, ("alice", "bob"), attack);
     }
     operator::listing(&pair.world, &server, ("alice", "bob"));
-    // Later attacks are on others.
+    // Later attacks are on other pairs.
     pair.world.umount("bob");
     pair.world.umount("alice");
     for attack in operator::ON_THE_ORDER {

@@ -1,4 +1,4 @@
-//! An order in an etcd that speaks TLS, asks for a certificate and a password, and lets this user have one prefix only.
+//! An order in an etcd that speaks TLS, asks for a certificate and a password, and allows this user one prefix only.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// One member, that believes whom its authority believes, and a file with what it asks for.
+/// One member of etcd that trusts its own authority, and the login file for it.
 struct Guarded {
     folder: PathBuf,
     port: u16,
@@ -72,7 +72,7 @@ impl Guarded {
         format!("etcds://127.0.0.1:{}/{prefix}", self.port)
     }
 
-    /// A file of what etcd asks for.
+    /// Writes a login file for etcd.
     fn login(&self, name: &str, lines: &[(&str, &str)]) -> PathBuf {
         let path = self.folder.join(name);
         let mut text = String::new();
@@ -97,8 +97,8 @@ impl Drop for Guarded {
     }
 }
 
-/// Proves: with the right file a server works, and goes on after a restart and after its token has ended; whatever is wrong
-/// in the file ends a start with words that have no secret in them.
+/// Proves: with a right login file the server works, also after a restart and after its token has expired. Mistakes in
+/// the file end the start, with words that have no secret in them.
 #[test]
 fn an_order_behind_a_login() {
     const CA: (&str, &str) = ("ca", "ca.pem");
@@ -120,7 +120,7 @@ fn an_order_behind_a_login() {
     fs::write(anna.join("anna/first"), "behind a login").expect("written");
     world.stop_server();
     world.start_server_with(&["--order-login", &right]);
-    // As if its time were over: whoever has a token asks for another.
+    // The token is revoked, as if it had expired: the server asks for another.
     let password = ["--user", "root:rootsecret"];
     assert!(etcd.control(&[&password[..], &["auth", "disable"]].concat()).is_some());
     assert!(etcd.control(&["auth", "enable"]).is_some());
@@ -136,10 +136,10 @@ fn an_order_behind_a_login() {
         command.args(["server", "--listen", "127.0.0.1:0", "--data"]);
         command.arg(&data).args(["--blocks", &blocks.address(), "--order", &etcd.order(prefix)]);
         let output = ended(command.arg("--order-login").arg(etcd.login(name, lines)).stdin(Stdio::null()));
-        let told = text(&output);
-        assert!(!output.status.success(), "{name}: {told}");
-        assert!(secrets.iter().all(|secret| !told.contains(secret)), "{name}: {told}");
-        told
+        let printed = text(&output);
+        assert!(!output.status.success(), "{name}: {printed}");
+        assert!(secrets.iter().all(|secret| !printed.contains(secret)), "{name}: {printed}");
+        printed
     };
     let (good, wrong) = (("password", "oursecret"), ("password", "wrongsecret"));
     let named = [("certificate", "named.pem"), ("key", "named.key")];
@@ -161,7 +161,7 @@ fn an_order_behind_a_login() {
         ("certificate", "ours", &[USER, good, CA], "asks for a certificate that it believes"),
         ("name", "ours", &[USER, good, CA, named[0], named[1]], "without a common name"),
     ] {
-        let told = start(name, prefix, lines);
-        assert!(told.contains(words), "{name}: {told}");
+        let printed = start(name, prefix, lines);
+        assert!(printed.contains(words), "{name}: {printed}");
     }
 }

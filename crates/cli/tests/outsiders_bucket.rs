@@ -1,6 +1,6 @@
-//! What somebody achieves who has the credentials of the bucket where the blocks are, but has no server and no member's key:
-//! row by row, with what the server and a member's mount make of it. Whatever it is, no file has other bytes than its writer
-//! gave it.
+//! What an attacker achieves who has the credentials of the bucket with the blocks, but no server and no member's key:
+//! row by row, with what the server and a member's mount make of it. In no row does a file have other bytes than its
+//! writer gave it.
 
 use crate::{common, operator};
 
@@ -14,23 +14,23 @@ use std::process::{Command, Stdio};
 const FILES: u32 = 3;
 const FILE_BYTES: usize = 300_000;
 
-/// What becomes of it.
+/// The verdict on an attack.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Verdict {
-    /// The server does not start, and names what is wrong in these words.
+    /// The server does not start, and says what is wrong in these words.
     Refused(&'static str),
-    /// What is concerned fails with EIO, and evidence is kept; at least so many files are read.
+    /// Reading what was attacked fails with EIO, and evidence is kept; at least this many files can be read.
     Eio { readable_min: usize },
-    /// All is read.
+    /// All files can be read.
     Unharmed,
 }
 
-/// How the server starts on what was altered.
+/// How the server starts on the altered bucket.
 #[derive(Clone, Copy, PartialEq)]
 enum Start {
-    /// As ever, without copies of what is in the bucket.
+    /// An ordinary start, without copies of what is in the bucket.
     Usual,
-    /// Its disk is lost for blocks: it takes over what is in the bucket.
+    /// The server's disk is lost for blocks, and it takes the bucket over.
     TakeOver,
 }
 
@@ -55,7 +55,7 @@ fn named(bucket: &Simulated, kind: &str) -> Vec<String> {
     bucket.names().into_iter().filter(|name| name.contains(&format!("/{kind}"))).collect()
 }
 
-/// The segment that has a file's data, and where in it.
+/// The segment that has a file's data, and the offset in it.
 fn segment_of(bucket: &Simulated, file: u32) -> (String, usize) {
     let wanted = &content(file)[1000..1032];
     let found = named(bucket, "segment-").into_iter().find_map(|name| {
@@ -72,7 +72,7 @@ fn change(bucket: &Simulated, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 impl Site {
-    /// A file system with some files, which Bob has seen; and an older copy of the bucket.
+    /// A file system with some files, which Bob has seen, and an older copy of the bucket.
     fn new() -> Option<(Site, Simulated)> {
         let engine = Engine::start();
         let Engine::Own { objects, .. } = &engine else { return None };
@@ -122,14 +122,14 @@ impl Site {
     fn put_back(&self) {
         copy(&self.truth, &self.objects);
         for name in ["data", "bob-state"] {
-            let (kept, here) = (self.world.path(&format!("{name}-kept")), self.world.path(name));
+            let (original, here) = (self.world.path(&format!("{name}-kept")), self.world.path(name));
             run(Command::new("rm").arg("-rf").arg(&here));
-            run(Command::new("cp").arg("-a").arg(kept).arg(here));
+            run(Command::new("cp").arg("-a").arg(original).arg(here));
         }
         let _ = fs::remove_dir_all(self.world.path("bob-cache"));
     }
 
-    /// Whether the server starts; what it says if not.
+    /// Whether the server starts; what it prints if not.
     fn starts(&mut self, start: Start) -> Result<(), String> {
         let extra: &[&str] = match start {
             Start::Usual => &[],
@@ -138,9 +138,9 @@ impl Site {
                 &["--blocks-anew"]
             }
         };
-        // A first look, as a server that is refused ends without having said that it serves.
-        let said = self.world.path("first-look.log");
-        let output = fs::File::create(&said).expect("made");
+        // A first attempt, as a server that is refused ends before it says that it serves.
+        let printed = self.world.path("first-look.log");
+        let output = fs::File::create(&printed).expect("made");
         let mut server = Command::new(env!("CARGO_BIN_EXE_holdfast"))
             .args(["server", "--listen", "127.0.0.1:0", "--data"])
             .arg(self.world.data())
@@ -151,21 +151,21 @@ impl Site {
             .stderr(output)
             .spawn()
             .expect("it starts");
-        let told = || fs::read_to_string(&said).expect("read");
+        let outcome = || fs::read_to_string(&printed).expect("read");
         eventually("it serves or ends", || {
-            told().contains("holdfast serves") || server.try_wait().expect("a child").is_some()
+            outcome().contains("holdfast serves") || server.try_wait().expect("a child").is_some()
         });
-        let serves = told().contains("holdfast serves");
+        let serves = outcome().contains("holdfast serves");
         if serves {
             run(Command::new("kill").arg(server.id().to_string()));
         }
         eventually("it ends", || server.try_wait().expect("a child").is_some());
         let code = server.wait().expect("it has ended").code();
         if !serves {
-            assert_eq!(code, Some(69), "{}", told());
-            return Err(told());
+            assert_eq!(code, Some(69), "{}", outcome());
+            return Err(outcome());
         }
-        assert_eq!(code, Some(0), "{}", told());
+        assert_eq!(code, Some(0), "{}", outcome());
         self.world.start_server();
         Ok(())
     }
@@ -173,14 +173,14 @@ impl Site {
     fn row(&mut self, what: &str, start: Start, verdict: Verdict, alter: impl FnOnce(&Simulated)) {
         self.put_back();
         alter(&self.objects);
-        if let Err(said) = self.starts(start) {
-            let Verdict::Refused(words) = verdict else { panic!("{what}: {said}") };
-            assert!(said.contains(words), "{what}: {said}");
+        if let Err(printed) = self.starts(start) {
+            let Verdict::Refused(words) = verdict else { panic!("{what}: {printed}") };
+            assert!(printed.contains(words), "{what}: {printed}");
             return;
         }
-        let told = self.world.mount_or_told("bob", &[]);
+        let outcome = self.world.mount_or_output("bob", &[]);
         let mut readable = 0;
-        if let Ok(mount) = &told {
+        if let Ok(mount) = &outcome {
             for file in 0..FILES {
                 match fs::read(mount.join(format!("team/{file}"))) {
                     Ok(read) => {
@@ -192,23 +192,24 @@ impl Site {
             }
         }
         let found = (readable, operator::evidence(&self.world, "bob").len());
-        let said = format!("{what}: {found:?} {told:?}\n{}", self.world.status("bob"));
+        let printed = format!("{what}: {found:?} {outcome:?}\n{}", self.world.status("bob"));
         match verdict {
-            Verdict::Unharmed => assert_eq!(found, (FILES as usize, 0), "{said}"),
+            Verdict::Unharmed => assert_eq!(found, (FILES as usize, 0), "{printed}"),
             Verdict::Eio { readable_min } => {
-                assert!(readable < FILES as usize && readable >= readable_min && found.1 > 0, "{said}");
+                assert!(readable < FILES as usize && readable >= readable_min && found.1 > 0, "{printed}");
             }
-            Verdict::Refused(_) => panic!("it started. {said}"),
+            Verdict::Refused(_) => panic!("it started. {printed}"),
         }
-        if told.is_ok() {
+        if outcome.is_ok() {
             self.world.umount("bob");
         }
         self.world.stop_server();
     }
 }
 
-/// Proves: objects that are altered, exchanged, cut, replaced or rolled back are noticed by the server, or else give EIO for
-/// what was in them; no file ever has other bytes. The same when a server that lost its disk takes the bucket over.
+/// Proves: objects that are altered, exchanged, cut, replaced or rolled back are noticed by the server, or reading what
+/// was in them fails with EIO; no file ever has other bytes. The same holds when a server that lost its disk takes the
+/// bucket over.
 #[test]
 fn what_was_altered_in_the_bucket() {
     let Some((mut site, older)) = Site::new() else { return };

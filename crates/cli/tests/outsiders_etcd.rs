@@ -1,5 +1,5 @@
-//! What somebody achieves who can change what is in etcd, where the order is, but has no server and no member's key: row by
-//! row, with what a member's mount makes of it. Whatever it is, no mount shows anything but the truth.
+//! What an attacker achieves who can change the order in etcd, but has no server and no member's key: row by row, with
+//! what a member's mount makes of it. In no row does a mount show anything but the truth.
 //!
 //! The servers trust their etcd not to lie about what was committed, and tell damage; what fits together but is not the
 //! present is for clients to find, as on any server that rolls back.
@@ -16,19 +16,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const TODAY: &str = "today\n";
-/// Bytes of a part's checksum, place and count (`server::order::etcd::head`).
+/// Bytes of a part's checksum, index and count (`server::order::etcd::head`).
 const CHECKSUM_BYTES: usize = 16;
 const PART_HEAD_BYTES: usize = CHECKSUM_BYTES + 8;
 
-/// Keys and values that are no server's lease.
+/// Keys and values of etcd, without the servers' leases.
 type Content = BTreeMap<String, Vec<u8>>;
 
-/// What a member's mount makes of it.
+/// What a member's mount makes of an attack.
 #[derive(Clone, Copy, Debug)]
 enum Verdict {
-    /// The server says that the order is damaged, with these words; it serves nothing of it.
+    /// The server says in these words that the order is damaged, and serves nothing of it.
     Refused(&'static str),
-    /// Whoever has seen the present is alarmed, and keeps evidence.
+    /// A client that has seen the present state raises an alarm and keeps evidence.
     Alarmed,
     /// The truth is read.
     Unharmed,
@@ -58,7 +58,7 @@ impl Site {
             .collect()
     }
 
-    /// Makes etcd have this and nothing else, as with `etcdctl`.
+    /// Makes etcd have exactly this content, as with `etcdctl`.
     fn put(&self, content: &Content) {
         let gone = self.content().into_keys().filter(|key| !content.contains_key(key));
         let mut steps: Vec<Step> = gone.map(|key| Step::Delete(Keys::One(key.into()))).collect();
@@ -69,28 +69,28 @@ impl Site {
         }
     }
 
-    /// Bob's device, as it was when he had seen the present.
+    /// Puts Bob's device back to when he had seen the present state.
     fn put_back_bob(&self) {
-        let (state, kept) = (self.servers.world.path("bob-state"), self.servers.world.path("bob-kept"));
-        let from = if kept.exists() { (&kept, &state) } else { (&state, &kept) };
+        let (state, original) = (self.servers.world.path("bob-state"), self.servers.world.path("bob-kept"));
+        let from = if original.exists() { (&original, &state) } else { (&state, &original) };
         run(Command::new("rm").arg("-rf").arg(from.1));
         run(Command::new("cp").arg("-a").arg(from.0).arg(from.1));
     }
 
-    /// Bob mounts and reads: what he gets, or what he is told.
+    /// Bob mounts and reads: returns the content, or what he is told.
     fn asked_by_bob(&mut self) -> Result<String, String> {
         let world = &mut self.servers.world;
-        let mount = world.mount_or_told("bob", &[])?;
+        let mount = world.mount_or_output("bob", &[])?;
         let read = Command::new("cat").arg(mount.join("team/contract")).output().expect("cat runs");
-        let said = format!("{}{}", text(&read), world.status("bob"));
+        let printed = format!("{}{}", text(&read), world.status("bob"));
         world.umount("bob");
         match read.status.success() {
             true => Ok(String::from_utf8_lossy(&read.stdout).into_owned()),
-            false => Err(said),
+            false => Err(printed),
         }
     }
 
-    /// Alters what is in etcd while no server runs, and holds what a server and Bob make of it against the verdict.
+    /// Alters etcd while no server runs, and compares what a server and Bob make of it with the verdict.
     fn row(&mut self, what: &str, verdict: Verdict, truth: &Content, alter: impl FnOnce(&mut Content)) {
         let mut altered = truth.clone();
         alter(&mut altered);
@@ -98,23 +98,23 @@ impl Site {
         self.put(&altered);
         self.put_back_bob();
         self.servers.world.start_server();
-        let told = self.asked_by_bob();
+        let outcome = self.asked_by_bob();
         let evidence = operator::evidence(&self.servers.world, "bob");
-        if let Ok(read) = &told {
+        if let Ok(read) = &outcome {
             assert_eq!(read, TODAY, "{what}: something else than the truth was read");
         }
-        match (verdict, &told) {
-            (Verdict::Refused(words), Err(said)) => {
-                assert!(said.contains(words) && evidence.is_empty(), "{what}: {said}");
+        match (verdict, &outcome) {
+            (Verdict::Refused(words), Err(printed)) => {
+                assert!(printed.contains(words) && evidence.is_empty(), "{what}: {printed}");
             }
-            (Verdict::Alarmed, Err(said)) => {
-                assert!(!evidence.is_empty(), "{what}: {said}");
+            (Verdict::Alarmed, Err(printed)) => {
+                assert!(!evidence.is_empty(), "{what}: {printed}");
                 let again = self.servers.world.try_mount("bob", &[]);
                 assert!(!again.status.success(), "{what}: an alarm is not forgotten by itself");
                 assert!(text(&again).contains("--acknowledge-alarm"), "{what}: {}", text(&again));
             }
             (Verdict::Unharmed, Ok(_)) => {}
-            _ => panic!("{what}: {verdict:?}, but {told:?}\n{}", self.servers.logs()),
+            _ => panic!("{what}: {verdict:?}, but {outcome:?}\n{}", self.servers.logs()),
         }
         self.servers.world.stop_server();
     }
@@ -129,7 +129,7 @@ fn flip(content: &mut Content, key: &str) {
     *content.get_mut(key).and_then(|value| value.last_mut()).expect("a value") ^= 1;
 }
 
-/// Makes a part's checksum fit: it is no secret.
+/// Makes a part's checksum fit, for which no secret is needed.
 fn fit(part: &mut [u8]) {
     let sum = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &part[CHECKSUM_BYTES..]);
     part[..CHECKSUM_BYTES].copy_from_slice(&sum.0[..CHECKSUM_BYTES]);
@@ -150,8 +150,9 @@ fn write(file: &Path, text: &str) {
     run(Command::new("sh").args(["-c", script, "sh", text]).arg(file).stdin(Stdio::null()));
 }
 
-/// Proves: damage is refused by the server, in words; what fits together but is not the present alarms whoever has seen that;
-/// what is only noted beside the order does no harm. And once the truth is back in etcd, all goes on.
+/// Proves: the server refuses damage, in words. Content that is consistent but not the present raises an alarm at a
+/// client that has seen the present. Notes beside the order do no harm. Once the truth is back in etcd, everything
+/// works.
 #[test]
 fn what_was_altered_while_no_server_ran() {
     let mut site = Site::new();
@@ -163,7 +164,7 @@ fn what_was_altered_while_no_server_ran() {
     let id = site.id();
     let contract = site.servers.world.mount("alice").join("team/contract");
     write(&contract, "yesterday\n");
-    // So that there is a checkpoint.
+    // Enough operations for a checkpoint.
     site.servers.world.stop_server();
     let yesterday = site.content();
     site.servers.world.start_server();
@@ -234,20 +235,20 @@ fn what_was_altered_while_no_server_ran() {
     assert_eq!(site.asked_by_bob().expect("he reads"), TODAY);
 }
 
-/// A file system of somebody else on the same servers; its ID.
+/// Creates another user's file system on the same servers, and returns its ID.
 fn another_file_system(site: &Site) -> String {
     let world = &site.servers.world;
     world.keygen("other");
     let mut create = world.holdfast("other");
     create.args(["fs", "create", &site.servers.own_address(), "--superuser"]).arg(world.key("other"));
-    let said = run(&mut create);
-    let url = said.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address");
+    let printed = run(&mut create);
+    let url = printed.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address");
     url.rsplit('/').next().expect("an ID").to_owned()
 }
 
-/// Proves: who names himself the active server keeps others from serving, and no more; they go on once that is gone. A head
-/// that is rubbish stops its own file system only. And whoever puts yesterday's keys back while a server runs is found out by
-/// whoever has a mount.
+/// Proves: an attacker who writes itself into etcd as the active server keeps others from serving, and no more: they go
+/// on once that is removed. A damaged head stops its own file system only. Putting yesterday's keys back while a server
+/// runs is noticed by every client with a mount.
 #[test]
 fn what_is_altered_while_servers_run() {
     let mut site = Site::new();
@@ -262,8 +263,9 @@ fn what_is_altered_while_servers_run() {
     site.etcd.transact(&Transaction { steps: vec![forge], ..Transaction::default() }).expect("etcd takes it");
     eventually("the servers stand back", || site.servers.logs().contains("not active any more"));
     eventually("who asks is told", || {
-        let told = site.servers.world.mount_or_told("bob", &["--timeout", "3"]).expect_err("nobody serves");
-        told.contains("another server has the file system now")
+        let outcome =
+            site.servers.world.mount_or_output("bob", &["--timeout", "3"]).expect_err("nobody serves");
+        outcome.contains("another server has the file system now")
     });
     let remove = Step::Delete(Keys::One(active.into()));
     site.etcd
@@ -272,7 +274,7 @@ fn what_is_altered_while_servers_run() {
     assert_eq!(site.asked_by_bob().expect("he reads"), TODAY);
     write(&contract, TODAY);
 
-    // The servers take file systems in the order of their IDs.
+    // Servers take file systems in the order of their IDs.
     let mut content = site.content();
     content.insert(format!("test/head/{}", "0".repeat(64)), b"\x01rubbish".to_vec());
     content.insert(format!("test/head/{other}"), b"\x01rubbish".to_vec());
@@ -284,7 +286,7 @@ fn what_is_altered_while_servers_run() {
     write(&contract, TODAY);
 
     site.put(&yesterday);
-    // What she has read is hers to read; to write she has to ask.
+    // She can read what she has read before; for writing she has to ask the server.
     let _ = fs::write(contract.with_file_name("more"), "by Alice\n");
     assert_eq!(operator::error_of(&contract), Some(operator::EIO), "{}", site.servers.world.status("alice"));
     let status = site.servers.world.status("alice");

@@ -18,8 +18,9 @@ fn works(directory: &Path, script: &str) {
     assert!(output.status.success(), "{script}: {}", text(&output));
 }
 
-/// Owners are shown by the mount's map. chgrp to a mapped group hands a file, or a whole tree, to the people of that
-/// group, with a program's descriptors going on in it; chown to others is refused, or passed over if so mounted.
+/// Owners are shown as the mount's map says. chgrp to a mapped group gives a file, or a whole tree, to the people of
+/// that group, while programs keep their descriptors of it. chown to others is refused, or ignored if the mount has
+/// that option.
 #[test]
 fn handing_files_to_a_group() {
     if run(Command::new("id").arg("-u")).trim() != "0" {
@@ -28,11 +29,11 @@ fn handing_files_to_a_group() {
     let mut world = World::new(&["anna", "ben"]);
     let map = ["--map-user", "anna=4001:ben=4002", "--map-group", "team=4100"];
     let (anna, ben) = (world.mount_with("anna", &map), world.mount("ben"));
-    let shown = |path: &str| {
-        let seen = fs::metadata(anna.join(path)).expect("stat");
-        (seen.uid(), seen.gid())
+    let owner_of = |path: &str| {
+        let metadata = fs::metadata(anna.join(path)).expect("stat");
+        (metadata.uid(), metadata.gid())
     };
-    assert_eq!((shown("anna"), shown("team"), shown("ben")), ((4001, 0), (0, 4100), (4002, 65534)));
+    assert_eq!((owner_of("anna"), owner_of("team"), owner_of("ben")), ((4001, 0), (0, 4100), (4002, 65534)));
 
     works(&anna, "mkdir -p anna/tree/deep; echo one > anna/tree/a; echo two > anna/tree/deep/b");
     assert!(!sh(&ben, "echo more >> anna/tree/a").status.success());
@@ -43,9 +44,9 @@ fn handing_files_to_a_group() {
         &anna,
         r#"test "$(cat anna/tree/deep/b)" = "$(printf 'two\nmore')"; test "$(cat anna/tree/mine/c)" = new"#,
     );
-    assert_eq!((shown("anna/tree"), shown("anna/tree/deep/b")), ((0, 4100), (0, 4100)));
+    assert_eq!((owner_of("anna/tree"), owner_of("anna/tree/deep/b")), ((0, 4100), (0, 4100)));
     works(&anna, "chown 4001:0 anna/tree/a");
-    assert_eq!(shown("anna/tree/a"), (4001, 0));
+    assert_eq!(owner_of("anna/tree/a"), (4001, 0));
     assert!(!sh(&ben, "echo no > anna/tree/a").status.success());
 
     for refused in ["chown 4002 anna/tree/a", "chown 12345 anna/tree/a", "chgrp 12345 anna/tree/a"] {
@@ -53,8 +54,12 @@ fn handing_files_to_a_group() {
         assert!(text(&output).contains("Operation not permitted"), "{refused}: {}", text(&output));
     }
     world.umount("anna");
-    let said = world.try_mount("anna", &["--map-user", "bob=5"]);
-    assert!(text(&said).contains("no user of that name") && text(&said).contains("ben"), "{}", text(&said));
+    let printed = world.try_mount("anna", &["--map-user", "bob=5"]);
+    assert!(
+        text(&printed).contains("no user of that name") && text(&printed).contains("ben"),
+        "{}",
+        text(&printed)
+    );
     let strict = world.mount_with("anna", &["--unmapped-chown", "refuse"]);
     works(&strict, "echo x > anna/file");
     assert!(!sh(&strict, "chown 12345:777 anna/file").status.success());
@@ -65,8 +70,8 @@ fn handing_files_to_a_group() {
     works(&lenient, "chown 12345:4100 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:4100");
 }
 
-/// Proves: root unpacks and copies trees of other people onto a mount as it was made, by the tools it has, and what
-/// they keep but for owners is kept.
+/// Proves: root can unpack and copy trees of other people onto a mount with the usual tools, and everything but owners
+/// is kept.
 #[test]
 fn root_unpacks_and_copies() {
     if run(Command::new("id").arg("-u")).trim() != "0" {
@@ -82,7 +87,7 @@ fn root_unpacks_and_copies() {
          chmod 640 tree/a; touch -d @1000000000 tree/a tree/deep/b; touch -hd @1100000000 tree/link
          chown -hR 12345:777 tree; touch -d @1200000000 tree/deep tree; tar cf tree.tar tree",
     );
-    // `tarfile` sets no times of symbolic links, anywhere.
+    // Python's `tarfile` sets no times of symbolic links, on any file system.
     let look = "find . ! -type l -printf '%P %m %T@\\n' -o -printf '%P %l\\n' | sort";
     let wanted = run(Command::new("sh").args(["-c", look]).current_dir(from.join("tree")));
     let unpack = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall('.')";
@@ -99,8 +104,8 @@ fn root_unpacks_and_copies() {
     }
 }
 
-/// A file whose name somebody else removed is found and removed by its owner, and only by its owner; what has a name,
-/// or is open, stays.
+/// A file whose name somebody else removed is found and removed by its owner, and only by its owner; a file that has a
+/// name, or is open, stays.
 #[test]
 fn files_without_a_name_are_reclaimed() {
     let mut world = World::new(&["anna", "ben"]);
@@ -112,10 +117,10 @@ fn files_without_a_name_are_reclaimed() {
     works(&ben, "rm team/big");
     let reclaim = |who: &str, more: &[&str]| run(world.holdfast(who).arg("reclaim").args(more));
     assert!(reclaim("ben", &[]).contains(" 0 without a name removed"));
-    let said = reclaim("anna", &["--dry-run"]);
-    assert!(said.contains(" 1 without a name to be removed (588895 bytes)"), "{said}");
-    let said = reclaim("anna", &[]);
-    assert!(said.contains(" 1 without a name removed"), "{said}");
+    let printed = reclaim("anna", &["--dry-run"]);
+    assert!(printed.contains(" 1 without a name to be removed (588895 bytes)"), "{printed}");
+    let printed = reclaim("anna", &[]);
+    assert!(printed.contains(" 1 without a name removed"), "{printed}");
     assert!(reclaim("anna", &[]).contains(" 0 without a name removed"));
     works(&ben, "test \"$(cat anna/kept)\" = kept; test \"$(cat anna/d/e)\" = x");
 }

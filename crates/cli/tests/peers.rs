@@ -1,10 +1,12 @@
-//! Mounts that meet each other directly, through real servers and mounts: a fork that the server never crosses is seen
-//! within seconds, and one file convicts it; honest mounts agree; who falls silent is lost, and who leaves is not.
+//! Mounts that talk to each other directly, through real servers: a fork that the server never crosses is seen within
+//! seconds, and one file convicts the server. Honest mounts agree. A peer that falls silent is reported as lost, and
+//! one that unmounts is not.
 
 use crate::common;
 
+use common::cluster::Second;
 use common::relay::Relay;
-use common::{PATIENCE, World, eventually, free_port, run, text};
+use common::{PATIENCE, World, errno, eventually, run, text};
 use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
 use holdfast_protocol::peers::{DeviceProgress, PeerMessage, VERSION};
 use holdfast_protocol::structure::LogHead;
@@ -20,22 +22,18 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ETIMEDOUT: i32 = 110;
-/// Every test's mounts: on this machine alone, and not heard by other tests.
+/// Options of every mount here: peers on this machine only, in a group that other tests do not hear.
 const PEERS: [&str; 4] = ["--peers", "--peers-listen", "127.0.0.1:0", "--no-beacon"];
 
-fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
-    result.err().and_then(|error| error.raw_os_error())
-}
-
-/// What `holdfast evidence peers` says of `who`'s mount.
+/// What `holdfast --json peers` reports of `who`'s mount.
 fn peers(world: &World, who: &str) -> Value {
     let at = world.path(&format!("{who}-mnt"));
     let output = world.holdfast(who).args(["--json", "peers"]).arg(at).output().expect("it runs");
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
-/// How a peer stands with `who`.
-fn standing(world: &World, who: &str, peer: &str) -> String {
+/// The status of a peer at `who`'s mount.
+fn peer_status(world: &World, who: &str, peer: &str) -> String {
     let peers = peers(world, who);
     let found = peers["peers"].as_array().and_then(|all| all.iter().find(|one| one["user"] == peer));
     found.and_then(|found| found["standing"].as_str()).unwrap_or("unknown").to_owned()
@@ -44,11 +42,11 @@ fn standing(world: &World, who: &str, peer: &str) -> String {
 #[track_caller]
 fn both_met(world: &World) {
     eventually("both are met", || {
-        standing(world, "alice", "bob") == "met" && standing(world, "bob", "alice") == "met"
+        peer_status(world, "alice", "bob") == "met" && peer_status(world, "bob", "alice") == "met"
     });
 }
 
-/// What is written by a process of its own.
+/// Starts a program that writes and reads in a directory.
 fn load(directory: &Path) -> Child {
     let script = format!(
         "for n in $(seq 40); do echo $n > {0}/$$-$((n%7)); cat {0}/* > /dev/null 2>&1; done; exit 0",
@@ -57,8 +55,8 @@ fn load(directory: &Path) -> Child {
     Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("it starts")
 }
 
-/// Proves: mounts find each other by what is written in the file system, agree while both work, and raise no alarm; what
-/// is said of a peer is said in words, too; who unmounts is logged out and not lost.
+/// Proves: mounts find each other by records in the file system, agree while both work, and raise no alarm. The status
+/// of peers is shown in words, too. A mount that ends is logged out and not lost.
 #[test]
 fn honest_mounts_agree() {
     let mut world = World::new(&["alice", "bob"]);
@@ -78,20 +76,23 @@ fn honest_mounts_agree() {
         let status = world.status(who);
         assert!(status.contains("working; everything") && status.contains("1 met"), "{status}");
     }
-    let said = run(world.holdfast("alice").arg("peers").arg(&alice));
-    assert!(said.contains("bob") && said.contains("met") && said.contains("operations"), "{said}");
+    let printed = run(world.holdfast("alice").arg("peers").arg(&alice));
+    assert!(
+        printed.contains("bob") && printed.contains("met") && printed.contains("operations"),
+        "{printed}"
+    );
     let record = fs::read_to_string(alice.join("bob/.holdfast/logins/2")).expect("a record");
     assert!(record.starts_with("holdfast login 1\n") && record.contains("\nin 127.0.0.1:"), "{record}");
 
     world.umount("bob");
-    eventually("Bob is logged out", || standing(&world, "alice", "bob") == "logged-out");
+    eventually("Bob is logged out", || peer_status(&world, "alice", "bob") == "logged-out");
     fs::write(alice.join("team/after"), "goes on").expect("nobody is waited for");
     let record = fs::read_to_string(alice.join("bob/.holdfast/logins/2")).expect("a record");
     assert!(record.ends_with("\nout\n"), "{record}");
 }
 
-/// Proves: two mounts that a server leads apart, and that it never lets see each other's operations, both raise the alarm
-/// although only one of them works; and the one file that each keeps convicts the server where there is nothing else.
+/// Proves: two mounts that a server leads apart, and to which it never shows each other's operations, both raise the
+/// alarm, although only one of them works. The evidence file of each convicts the server by itself.
 #[test]
 fn a_fork_is_seen_when_peers_talk() {
     let mut world = World::new(&["alice", "bob"]);
@@ -107,18 +108,10 @@ fn a_fork_is_seen_when_peers_talk() {
 
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
-    let fork_port = free_port();
-    let mut fork = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-        .args(["server", "--lease", "2", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
-        .arg(world.path("fork"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the fork starts");
-    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
-    relay.lead_to(fork_port);
+    let fork = Second::started(&world, &world.path("fork"), &["--lease", "2"]);
+    relay.lead_to(fork.port);
     world.start_server_with(&["--lease", "2"]);
-    // Both work on, each in its own world, as far as they get.
+    // Both work on, each on its side of the fork, until they are frozen.
     eventually("Alice works on", || {
         fs::write(alice.join("team/alices"), "only Alice sees this").is_ok()
             || world.status("alice").contains("WRONG ORDER")
@@ -136,15 +129,16 @@ fn a_fork_is_seen_when_peers_talk() {
         let name = list.as_array().and_then(|list| list.last()).expect("evidence")["name"].clone();
         let name = name.as_str().expect("a name");
         assert!(name.contains("meeting"), "{name}");
-        let kept = world.path(&format!("{who}.evidence"));
-        run(world.holdfast(who).args(["evidence", "export", name, "--to"]).arg(&kept));
-        let judged = world.holdfast("judge").args(["evidence", "verify"]).arg(&kept).output().expect("runs");
-        let said = text(&judged);
-        assert_eq!(judged.status.code(), Some(80), "{said}");
-        assert!(said.contains("Proven: whoever has the server's key"), "{said}");
-        assert!(said.contains("It met another device directly"), "{said}");
-        // Altered, it proves nothing against anybody.
-        let mut altered = fs::read(&kept).expect("read");
+        let exported = world.path(&format!("{who}.evidence"));
+        run(world.holdfast(who).args(["evidence", "export", name, "--to"]).arg(&exported));
+        let judged =
+            world.holdfast("judge").args(["evidence", "verify"]).arg(&exported).output().expect("runs");
+        let printed = text(&judged);
+        assert_eq!(judged.status.code(), Some(80), "{printed}");
+        assert!(printed.contains("Proven: whoever has the server's key"), "{printed}");
+        assert!(printed.contains("It met another device directly"), "{printed}");
+        // An altered file proves nothing against anybody.
+        let mut altered = fs::read(&exported).expect("read");
         let last = altered.len() - 8;
         altered[last] ^= 1;
         let forged = world.path(&format!("{who}.forged"));
@@ -154,12 +148,11 @@ fn a_fork_is_seen_when_peers_talk() {
         assert_ne!(judged.status.code(), Some(80), "{}", text(&judged));
     }
     assert!(!world.path("judge-state").exists(), "the judge needs nothing and leaves nothing");
-    fork.kill().expect("it runs");
-    let _ = fork.wait();
+    drop(fork);
 }
 
-/// Proves: a peer whose machine dies is lost after its time, and one that logged out before is not; a mount that is to
-/// pause for it pauses, says so, and goes on when it is told to; and when the peer is back it is met again.
+/// Proves: a peer whose machine dies is lost after its time-out, and one that logged out is not. A mount that is to
+/// pause for a lost peer pauses, says so, and goes on when the user says so. When the peer is back, it is met again.
 #[test]
 fn a_lost_peer_pauses_until_told() {
     let mut world = World::new(&["alice", "bob", "carol"]);
@@ -168,17 +161,17 @@ fn a_lost_peer_pauses_until_told() {
     let bob = world.mount_with("bob", &PEERS);
     world.mount_with("carol", &PEERS);
     both_met(&world);
-    eventually("Carol is met", || standing(&world, "alice", "carol") == "met");
-    // On a machine that stands still for a while somebody may seem lost.
+    eventually("Carol is met", || peer_status(&world, "alice", "carol") == "met");
+    // On a machine that stands still for a while, a peer may be taken for lost.
     let written =
         |text: &str| eventually("it is written", || fs::write(alice.join("team/file"), text).is_ok());
     written("before");
     world.umount("carol");
-    eventually("Carol is logged out", || standing(&world, "alice", "carol") == "logged-out");
+    eventually("Carol is logged out", || peer_status(&world, "alice", "carol") == "logged-out");
     let process = world.mount_process("bob").expect("it runs");
     run(Command::new("kill").args(["-KILL", &process.to_string()]));
-    eventually("Bob is lost", || standing(&world, "alice", "bob") == "lost");
-    assert_eq!(standing(&world, "alice", "carol"), "logged-out", "she was silent for longer");
+    eventually("Bob is lost", || peer_status(&world, "alice", "bob") == "lost");
+    assert_eq!(peer_status(&world, "alice", "carol"), "logged-out", "she was silent for longer");
     eventually("Alice is paused", || errno(fs::write(alice.join("team/refused"), "x")) == Some(ETIMEDOUT));
     let status = world.status("alice");
     assert!(status.contains("PAUSED") && status.contains("1 LOST"), "{status}");
@@ -186,13 +179,13 @@ fn a_lost_peer_pauses_until_told() {
     assert_eq!(exit.status.code(), Some(69), "{}", text(&exit));
     assert_eq!(errno(fs::metadata(alice.join("team/never-looked-at"))), Some(ETIMEDOUT));
 
-    let said = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
-    assert!(said.contains("going on without device 2"), "{said}");
+    let printed = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
+    assert!(printed.contains("going on without device 2"), "{printed}");
     fs::write(alice.join("team/file"), "goes on").expect("written");
-    let said = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
-    assert!(said.contains("no peer is lost"), "{said}");
+    let printed = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
+    assert!(printed.contains("no peer is lost"), "{printed}");
 
-    // Whatever is left of Bob's mount is removed, and he comes back.
+    // What is left of Bob's mount is removed, and he mounts again.
     let _ = Command::new("umount").arg("-l").arg(&bob).output();
     let again = world.mount_at("bob", "bob-mnt", &PEERS);
     both_met(&world);
@@ -200,7 +193,7 @@ fn a_lost_peer_pauses_until_told() {
     written("with Bob");
 }
 
-/// Proves: a device that is no member any more is hung up on, and its peer knows of it no more.
+/// Proves: the connection to a device that is no member any more is closed, and it is no longer listed as a peer.
 #[test]
 fn who_is_removed_is_not_met() {
     let mut world = World::new(&["alice", "bob"]);
@@ -213,7 +206,7 @@ fn who_is_removed_is_not_met() {
         let _ = fs::write(alice.join("team/file"), "so that the membership is looked at");
         peers(&world, "alice")["peers"].as_array().is_some_and(Vec::is_empty)
     });
-    // His device tries again.
+    // The removed device connects again.
     let heard = calls(&world, "alice", &key_of(&world, "bob"), &[hello(&world)], |_| false);
     assert!(heard.unwrap_or_default().is_empty(), "he is told nothing");
     assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0));
@@ -221,7 +214,7 @@ fn who_is_removed_is_not_met() {
     assert!(status.contains("working; everything"), "{status}");
 }
 
-/// Proves: a mount that meets nobody says so.
+/// Proves: a mount without peers says so.
 #[test]
 fn without_peers() {
     let mut world = World::new(&["alice"]);
@@ -232,13 +225,13 @@ fn without_peers() {
     assert!(!alice.join("alice/.holdfast").exists(), "and writes no record");
 }
 
-/// Whether this machine hears what it says to a group.
+/// Whether this machine receives its own multicast.
 fn has_multicast() -> bool {
     let tried = || -> std::io::Result<()> {
         let group = Ipv4Addr::new(239, 255, 74, 41);
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
-        // What this machine says to itself is there at once, or not at all; nothing is judged by it.
+        // What this machine sends to itself arrives at once or not at all; no verdict depends on it.
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?
             .send_to(b"here", (group, socket.local_addr()?.port()))?;
@@ -247,7 +240,8 @@ fn has_multicast() -> bool {
     tried().is_ok()
 }
 
-/// Proves: mounts whose records cannot be written say so, and find each other by beacons, where the network has any.
+/// Proves: mounts whose records cannot be written say so, and find each other by beacons where the network has
+/// multicast.
 #[test]
 fn beacons_alone() {
     let mut world = World::new(&["alice", "bob"]);
@@ -267,7 +261,7 @@ fn beacons_alone() {
     }
 }
 
-/// Where `who`'s mount listens.
+/// The address on which `who`'s mount listens.
 fn listens(world: &World, who: &str) -> SocketAddr {
     peers(world, who)["listens"][0].as_str().expect("an address").parse().expect("an address")
 }
@@ -285,8 +279,8 @@ fn hello(world: &World) -> PeerMessage {
     }
 }
 
-/// Calls `who`'s mount with a key, as a program of its owner's making might, and listens until it is hung up on, or `ends`
-/// holds of what it has heard.
+/// Connects to `who`'s mount with a key, as a program of the key's owner could, and listens until the connection is
+/// closed, or `ends` holds of what was heard.
 fn calls(
     world: &World,
     who: &str,
@@ -305,15 +299,15 @@ fn calls(
         let socket = tokio::net::TcpStream::connect(at).await.map_err(|error| error.to_string())?;
         let (_, mut met) = meet(socket, invitation).await.map_err(|error| error.to_string())?;
         for word in says {
-            let said = encode(word);
-            let whole = [&(said.len() as u32).to_le_bytes()[..], &said].concat();
+            let printed = encode(word);
+            let whole = [&(printed.len() as u32).to_le_bytes()[..], &printed].concat();
             met.write_all(&whole).await.and(met.flush().await).map_err(|error| error.to_string())?;
         }
         let mut heard = Vec::new();
         let hearing = tokio::time::timeout(PATIENCE, async {
             while !ends(&heard) {
                 let more = met.read_buf(&mut heard);
-                // Nothing more to hear, for now.
+                // Nothing more to hear for now.
                 let Ok(more) = tokio::time::timeout(Duration::from_millis(50), more).await else { continue };
                 if !matches!(more, Ok(1..)) {
                     break;
@@ -325,17 +319,17 @@ fn calls(
     })
 }
 
-/// Proves: strangers are not answered; one who knows the file system and is no member is told nothing; and a member who
-/// says what is not so, without receipts, is told of, and has nobody alarmed or paused.
+/// Proves: strangers get no answer, and one who knows the file system but is no member is told nothing. A member who
+/// claims without receipts what is not so is reported, and no other mount raises an alarm or pauses.
 #[test]
 fn strangers_and_liars() {
     let mut world = World::new(&["alice", "carol"]);
     let alice = world
         .mount_with("alice", &[&PEERS[..], &["--peer-timeout", "6", "--when-peer-lost", "warn"]].concat());
     let at = listens(&world, "alice");
-    for said in [&[0x16; 600][..], b"GET / HTTP/1.1\r\n\r\n"] {
+    for printed in [&[0x16; 600][..], b"GET / HTTP/1.1\r\n\r\n"] {
         let mut stranger = TcpStream::connect(at).expect("it listens");
-        stranger.write_all(said).expect("sent");
+        stranger.write_all(printed).expect("sent");
         let _ = stranger.shutdown(std::net::Shutdown::Write);
         stranger.set_read_timeout(Some(PATIENCE)).expect("set");
         let mut answer = Vec::new();
@@ -356,10 +350,10 @@ fn strangers_and_liars() {
     let _ = calls(&world, "alice", &carol, &[other], |_| false);
     assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0), "of another file system");
     let peer = || peers(&world, "alice")["peers"][0].clone();
-    // She says nothing more.
+    // She sends nothing more.
     calls(&world, "alice", &carol, &[hello, lie], |heard| {
         let trouble = peer()["trouble"].clone();
-        // And is told how far Alice is.
+        // She is told how far Alice is.
         !heard.is_empty() && trouble.as_str().is_some_and(|why| why.contains("it says that it has seen"))
     })
     .expect("a member is met, and the lie is told");

@@ -1,10 +1,10 @@
-//! The parts of a mount's client: which of them has the key, what each can do, and what becomes of the mount when one is
-//! killed, or asks for what it must not.
+//! The processes of a mount: which of them has the key, what each of them can do, and what happens when one is killed,
+//! or asks for what it must not have.
 
 use crate::common;
 
 use common::memory::{has_in_memory, seed_of};
-use common::{World, eventually, run};
+use common::{World, eventually, run, run_json};
 use holdfast_client::processes::{KeySource, Processes};
 use holdfast_components::Program;
 use holdfast_content::DeviceId;
@@ -22,14 +22,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// "Required key not available".
+/// The number of the error "Required key not available".
 const ENOKEY: i32 = 126;
 
-/// A part of `who`'s mount, as `holdfast components` shows it.
+/// A component of `who`'s mount, as `holdfast components` lists it.
 fn part(world: &World, who: &str, name: &str) -> Value {
     let main = world.mount_process(who).expect("it runs");
-    let listed: Value =
-        serde_json::from_str(&run(world.holdfast(who).args(["--json", "components"]))).expect("JSON");
+    let listed = run_json(world.holdfast(who).args(["--json", "components"]));
     let listing = listed.as_array().expect("a list").iter().find(|listing| listing["pid"] == main);
     let listing = listing.unwrap_or_else(|| panic!("process {main} is not in {listed}"));
     let found = listing["components"].as_array().expect("a list").iter().find(|part| part["name"] == name);
@@ -53,7 +52,7 @@ fn open_files(process: u64) -> Vec<String> {
     entries.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string())).collect()
 }
 
-/// What every sandboxed part is held to.
+/// Asserts what holds for every sandboxed component.
 fn is_shut_in(process: u64) {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
     for wanted in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"]
@@ -69,8 +68,8 @@ fn is_shut_in(process: u64) {
     assert!(!maps.lines().any(|line| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rwx"))));
 }
 
-/// The device's key is in the signer and nowhere else; the signer has its record and no other file; the main process has
-/// neither.
+/// The device's key is in the signer and nowhere else. The signer has its record and no other file; the main process
+/// has neither key nor record.
 #[test]
 fn only_the_signer_has_the_key() {
     let mut world = World::new(&["anna"]);
@@ -91,7 +90,7 @@ fn only_the_signer_has_the_key() {
     assert_eq!(signer["profile"]["doors"], serde_json::json!(["sync"]), "{signer}");
 }
 
-/// The network process has neither the key nor a file; its only sockets are those it was handed.
+/// The network process has neither the key nor a file; its only sockets are those that it was given.
 #[test]
 fn the_network_process_has_no_key_and_no_file() {
     let mut world = World::new(&["anna"]);
@@ -106,7 +105,7 @@ fn the_network_process_has_no_key_and_no_file() {
         files.iter().filter(|file| file.starts_with('/') && *file != "/dev/null").collect();
     assert!(named.is_empty(), "{named:?}");
     assert!(files.iter().any(|file| file.starts_with("socket:")), "{files:?}");
-    // No connection of the main process leads to the server: what strangers send is read there alone.
+    // No connection of the main process leads to the server: what strangers send is read in the network process alone.
     let main = world.mount_process("anna").expect("it runs");
     let connections = run(Command::new("ss").args(["-tnpH", "state", "established"]));
     let port = format!(":{} ", world.port);
@@ -115,8 +114,8 @@ fn the_network_process_has_no_key_and_no_file() {
     assert!(status.contains("working"), "{status}");
 }
 
-/// Killed in the midst of writes, again and again, the network process is started anew, and everything acknowledged is
-/// there; so it is when the server is restarted.
+/// When the network process is killed during writes, again and again, it is started anew, and everything acknowledged
+/// is there; the same when the server is restarted.
 #[test]
 fn a_network_process_that_is_killed() {
     let mut world = World::new(&["anna"]);
@@ -152,7 +151,7 @@ fn a_network_process_that_is_killed() {
     assert_eq!(fs::read_to_string(team.join("2-11")).expect("read"), "words 11");
 }
 
-/// Git, over all three processes.
+/// Git works through all three processes.
 #[test]
 fn a_repository() {
     let mut world = World::new(&["anna", "ben"]);
@@ -174,7 +173,7 @@ fn a_repository() {
     git(&["fsck", "--strict"], &ben);
 }
 
-/// Without its signer a mount reads on, changes nothing, says why, and has lost nothing after it is mounted anew.
+/// Without its signer a mount can be read, refuses changes, and says why; after it is mounted again nothing is lost.
 #[test]
 fn a_signer_that_is_killed() {
     let mut world = World::new(&["anna"]);
@@ -199,7 +198,7 @@ fn a_signer_that_is_killed() {
     fs::create_dir(team.join("afterwards")).expect("it signs again");
 }
 
-/// Killed at any moment, the main process leaves a signer's record with which the next one goes on, and everything
+/// When the main process is killed at any moment, the signer's record lets the next one go on, and everything
 /// acknowledged is there.
 #[test]
 fn a_main_process_that_is_killed() {
@@ -246,7 +245,7 @@ fn a_main_process_that_is_killed() {
             kill(main);
             acknowledged.extend(written.join().expect("no panic"));
         });
-        // It may be gone with whom it belonged to; if it is not, the next mount on it fails.
+        // The signer may have ended with its main process; if it has not, the next mount fails on it.
         let _ = Command::new("fusermount3").arg("-uz").arg(&directory).output();
     }
     assert!(!acknowledged.is_empty());
@@ -263,8 +262,8 @@ fn refused(result: Result<Vec<holdfast_crypto::Signature>, SignError>, words: &s
     }
 }
 
-/// A main process that was taken over asks the real signer, over its real channel, for what contradicts what it signed;
-/// and so does one that starts anew with the signer's record.
+/// A compromised main process asks the real signer, over its real channel, for signatures that contradict what was
+/// signed; so does one that starts again with the signer's record.
 #[test]
 fn a_hostile_main_process() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -308,7 +307,7 @@ fn a_hostile_main_process() {
         refused(processes.try_sign_all(&[other.ask()]), "under number 1");
         let keys = ServerKeys { file_system, sequence: 1, keys: vec![key.public()] };
         refused(processes.try_sign_all(&[keys.ask()]), "superuser");
-        // The digest of one thing under the name of another: what is signed is computed from what is shown.
+        // The digest of one thing under the name of another: the signer computes what it signs from what it is shown.
         let lying = SignRequest { bytes: certificate(1, 2).signed_bytes(), ..first.ask() };
         let signed = processes.try_sign_all(&[lying]).expect("the first again");
         assert!(!key.public().verify(Domain::Certificate, &certificate(1, 2).signed_bytes(), &signed[0]));
@@ -327,7 +326,7 @@ fn a_hostile_main_process() {
     assert_eq!(processes.begin(folder.path(), &file_system, None).expect("begun"), 1);
     hostile(&processes);
     drop(processes);
-    // Another key's or file system's record is not taken.
+    // The record of another key or file system is refused.
     let other = SigningKey::from_seed(&[9; 32]).public().file_system_id();
     assert!(start().begin(folder.path(), &other, None).is_err());
 }

@@ -1,5 +1,6 @@
-//! Rules for programs, and the files that programs are in: changed without a trace, at fixed addresses, on file systems of
-//! others, and so large that reading them holds up everybody. Needs root, as the helper does; does nothing otherwise.
+//! Rules for programs, and the files of programs: changed without a trace, at fixed addresses, on file systems of
+//! others, and so large that reading them holds others up. Needs root, as the helper does; without it these tests do
+//! nothing.
 
 use crate::common;
 use crate::program_rules::{Site, plain};
@@ -10,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Prints a file, without anything that a library would have to be loaded for.
+/// Prints a file, without needing any shared library.
 const READER: &str = "
 #include <stdio.h>
 int main(int count, char **arguments) {
@@ -21,7 +22,7 @@ int main(int count, char **arguments) {
 }
 ";
 
-/// A file on a file system in memory, removed when dropped.
+/// A file on a file system in memory; dropping it removes the file.
 struct InMemory(std::path::PathBuf);
 
 impl Drop for InMemory {
@@ -30,7 +31,7 @@ impl Drop for InMemory {
     }
 }
 
-/// Changes a byte of a program's messages through a shared mapping, which on tmpfs leaves the file's times as they are.
+/// Changes a byte of a program's messages through a shared mapping, which on tmpfs does not change the file's times.
 fn change_through_a_mapping(program: &Path) {
     let script = "
 import mmap, sys
@@ -42,18 +43,18 @@ with open(sys.argv[1], 'r+b') as file:
     run(Command::new("python3").args(["-c", script]).arg(program));
 }
 
-/// Proves: a program on tmpfs that was changed through a mapping, which no time of the file tells, is another program; and
-/// one that was not is let in each time.
+/// Proves: a program on tmpfs that was changed through a mapping, of which no time of the file tells, is another
+/// program; one that was not changed is let in each time.
 #[test]
 fn a_change_that_no_time_tells() {
     let Some(site) = Site::new() else { return };
     let copy = InMemory(format!("/dev/shm/holdfast-test-{}", std::process::id()).into());
     fs::copy("/bin/cat", &copy.0).expect("copied");
-    // Somebody's own program: what only root can change is root's affair.
+    // An ordinary user's program: what only root can change is trusted.
     std::os::unix::fs::chown(&copy.0, Some(65534), Some(65534)).expect("given away");
-    let times = |path: &Path| fs::metadata(path).and_then(|seen| seen.modified()).expect("a time");
+    let times = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).expect("a time");
     let before = times(&copy.0);
-    // Old enough for its digest to be remembered, if digests of such files were.
+    // Old enough that its digest would be remembered, if digests of such files were.
     std::thread::sleep(std::time::Duration::from_secs(4));
     site.admits(&mut plain(&copy.0, &site.file()));
     site.admits(&mut plain(&copy.0, &site.file()));
@@ -77,8 +78,8 @@ fn programs_at_fixed_addresses() {
     }
 }
 
-/// Proves: a program that lies on a file system whose server may change it at any time is refused, although its bytes are
-/// now those that the rule names.
+/// Proves: a program on a file system whose server may change it at any time is refused, although its bytes are now
+/// those that the rule names.
 #[test]
 fn a_program_whose_file_is_others_affair() {
     let Some(site) = Site::new() else { return };
@@ -89,14 +90,14 @@ fn a_program_whose_file_is_others_affair() {
     assert!(why.contains("others than root may change"), "{why}");
 }
 
-/// Proves: whoever opens ruled files with huge programs is refused once a budget is used up, with EACCES and a reason, and
-/// others are let in meanwhile.
+/// Proves: a user who opens ruled files with huge programs is refused once a budget is used up, with EACCES and a
+/// reason, and others are let in meanwhile.
 #[test]
 fn huge_programs_hold_up_nobody() {
     let Some(site) = Site::new() else { return };
     let huge = site.world.path("huge");
     fs::copy("/bin/cat", &huge).expect("copied");
-    // What the loader does not look at may be a hole.
+    // A hole where the loader does not look.
     fs::File::options().write(true).open(&huge).and_then(|file| file.set_len(900 << 20)).expect("grown");
     fs::set_permissions(&huge, fs::Permissions::from_mode(0o777)).expect("set");
     let mut reasons = String::new();

@@ -1,5 +1,5 @@
-//! Rules for programs on real mounts, with the real helper: who is let in, and every way around that was thought of.
-//! Needs root, as the helper does; does nothing otherwise.
+//! Rules for programs on real mounts, with the real helper: which programs are let in, and every known way around it.
+//! Needs root, as the helper does; without it these tests do nothing.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 const SECRET: &str = "the secret";
-/// EACCES and EPERM in words.
+/// The messages of EACCES and EPERM.
 const REFUSED: [&str; 2] = ["Permission denied", "Operation not permitted"];
 
 /// A mount with a ruled file, and the helper.
@@ -23,7 +23,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// `None`: not root.
+    /// `None` where the test does not run as root.
     pub fn new() -> Option<Site> {
         if !rustix::process::geteuid().is_root() {
             return None;
@@ -119,9 +119,9 @@ impl Site {
 
     #[track_caller]
     fn refused(&self, output: &Output) {
-        let said = text(output);
-        assert!(!said.contains(SECRET), "{said}");
-        assert!(REFUSED.iter().any(|word| said.contains(word)), "{said}\n{}", self.why(&[]));
+        let printed = text(output);
+        assert!(!printed.contains(SECRET), "{printed}");
+        assert!(REFUSED.iter().any(|word| printed.contains(word)), "{printed}\n{}", self.why(&[]));
     }
 }
 
@@ -141,20 +141,20 @@ pub fn plain(program: impl AsRef<Path>, file: &Path) -> Command {
     command
 }
 
-/// Proves: the program that a rule names is let in, wherever a copy of it lies; others are not, nor is one with a
-/// changed byte; for reading only; each refusal is explained.
+/// Proves: the program that a rule names is let in, for reading only, wherever a copy of it is. Other programs are not,
+/// nor is one with a changed byte. Each refusal is explained.
 #[test]
 fn the_named_program_and_no_other() {
     let Some(site) = Site::new() else { return };
     let file = site.file();
     site.admits(&mut plain(&site.reader, &file));
-    // The real cat is the same program.
+    // The system's cat is the same program.
     site.admits(&mut plain("/bin/cat", &file));
     site.refuses(&mut plain("/usr/bin/head", &file));
-    let said = site.why(&[]);
+    let printed = site.why(&[]);
     assert!(
-        said.contains("no rule of the file names this program") && said.contains("/usr/bin/head"),
-        "{said}"
+        printed.contains("no rule of the file names this program") && printed.contains("/usr/bin/head"),
+        "{printed}"
     );
     assert!(site.why(&["/bin/cat"]).contains("is let in to read"), "{}", site.why(&["/bin/cat"]));
     assert!(site.why(&["/usr/bin/head"]).contains("is refused"));
@@ -163,7 +163,7 @@ fn the_named_program_and_no_other() {
     fs::copy(&site.reader, &elsewhere).expect("copied");
     site.admits(&mut plain(&elsewhere, &file));
     let mut bytes = fs::read(&elsewhere).expect("read");
-    // A byte of its messages, so that it still runs.
+    // One byte of its messages, so that it still runs.
     let at = bytes.windows(8).position(|part| part == b"GNU core").expect("cat speaks of itself");
     bytes[at] ^= 1;
     let changed = site.world.path("changed");
@@ -171,7 +171,7 @@ fn the_named_program_and_no_other() {
     fs::set_permissions(&changed, fs::Permissions::from_mode(0o755)).expect("set");
     site.refuses(&mut plain(&changed, &file));
 
-    // This process is no cat, for reading and for what else can be done with a name.
+    // This process is not cat: it can neither read the file nor do anything else with its name.
     for failed in [
         fs::read(&file).map(drop),
         fs::write(&file, "x"),
@@ -189,12 +189,12 @@ fn the_named_program_and_no_other() {
     let descriptor = fs::File::options().read(true).custom_flags_path(&file);
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));
     assert!(fs::read(again).is_err(), "an O_PATH descriptor opens nothing by itself");
-    // Writing through the admitted program's own open is refused by the rule's rights.
+    // The rule's rights refuse writing, although the program may open the file.
     let output = Command::new("/bin/cat").env_clear().arg("/dev/null").stdout(Stdio::null()).status();
     assert!(output.expect("it runs").success());
     site.admits(&mut plain(&site.reader, &file));
 
-    // A file without rules waits for nobody.
+    // A file without rules needs no helper.
     fs::write(site.team.join("open"), "to all").expect("written");
     assert_eq!(fs::read_to_string(site.team.join("open")).expect("read"), "to all");
     run(site.world.holdfast("anna").args(["acl", "clear"]).arg(&file));
@@ -214,8 +214,8 @@ impl PathOnly for fs::OpenOptions {
     }
 }
 
-/// Proves: the admitted program is refused when something else could speak through it: other code by its environment,
-/// a tracer, or as an interpreter.
+/// Proves: the admitted program is refused when something else could act through it: code that its environment loads, a
+/// tracer, or a script that it interprets.
 #[test]
 fn a_program_that_is_not_itself() {
     let Some(site) = Site::new() else { return };
@@ -224,7 +224,7 @@ fn a_program_that_is_not_itself() {
         site.refuses(plain(&site.reader, &file).env(variable, ""));
     }
     assert!(site.why(&[]).contains("its environment has"), "{}", site.why(&[]));
-    // Run by the loader, the program of the process is the loader.
+    // Run by the loader, the process's program is the loader.
     let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
     if loader.exists() {
         site.refuses(plain(loader, &site.reader).arg(&file));
@@ -233,10 +233,10 @@ fn a_program_that_is_not_itself() {
         Command::new("/usr/bin/strace").args(["-f", "-o", "/dev/null"]).arg(&site.reader).arg(&file),
     );
     assert!(site.why(&[]).contains("traces it"), "{}", site.why(&[]));
-    // A script is its interpreter, and an interpreter has to be meant.
+    // The program of a script is its interpreter, and an interpreter is let in only if the rule says so.
     let named = site.world.holdfast("anna").args(["acl", "set"]).arg(&file).arg("prog:/bin/bash=r").output();
-    let said = text(&named.expect("it runs"));
-    assert!(said.contains("interpreter"), "{said}");
+    let printed = text(&named.expect("it runs"));
+    assert!(printed.contains("interpreter"), "{printed}");
     let hash = run(site.world.holdfast("anna").args(["program", "show", "/bin/bash"]));
     let hash = hash.split_whitespace().next().expect("a hash").to_owned();
     site.set(&file, &[&format!("{hash}=r")]);
@@ -247,7 +247,7 @@ fn a_program_that_is_not_itself() {
     assert_eq!(run(Command::new("/bin/bash").args(&script).env_clear()), SECRET);
 }
 
-/// Proves: code of a file that others than root may change is not the program's own.
+/// Proves: a program's file that others than root may change is not trusted to be the program.
 #[test]
 fn a_library_of_somebody_else() {
     let Some(site) = Site::new() else { return };
@@ -270,8 +270,8 @@ fn a_library_of_somebody_else() {
     assert!(site.why(&[]).contains("others than root may change"), "{}", site.why(&[]));
 }
 
-/// Proves: without the helper a ruled file is refused, killed and restarted helpers change that at once, and one that
-/// does not run as root counts for nothing.
+/// Proves: without the helper a ruled file is refused. Killing and restarting the helper takes effect at once, and a
+/// helper that does not run as root counts for nothing.
 #[test]
 fn the_helper_gone_back_and_false() {
     let Some(mut site) = Site::new() else { return };
@@ -280,14 +280,14 @@ fn the_helper_gone_back_and_false() {
     for _ in 0..3 {
         site.kill_helper();
         site.refuses(&mut plain(&site.reader, &file));
-        let said = site.why(&["/bin/cat"]);
-        assert!(said.contains("missing") && said.contains("holdfast program callers"), "{said}");
+        let printed = site.why(&["/bin/cat"]);
+        assert!(printed.contains("missing") && printed.contains("holdfast program callers"), "{printed}");
         site.start_helper();
         site.admits(&mut plain(&site.reader, &file));
     }
     site.kill_helper();
     fs::remove_file(site.socket()).expect("it was left");
-    // Somebody else's helper, of another user, at the very place.
+    // Another user's helper at the very same socket.
     fs::set_permissions(site.world.folder.path(), fs::Permissions::from_mode(0o777)).expect("set");
     let code = "import socket,sys,time\ns=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)\ns.bind(sys.argv[1])\n\
         s.listen(8)\nprint('up',flush=True)\ntime.sleep(3600)";
@@ -298,19 +298,20 @@ fn the_helper_gone_back_and_false() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    // Nothing is said if it ends.
-    let mut said = String::new();
+    // Its end changes nothing, so nothing is reported.
+    let mut printed = String::new();
     let out = fake.stdout.take().expect("a pipe");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("read");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut printed).expect("read");
     site.refuses(&mut plain(&site.reader, &file));
-    if said == "up\n" {
+    if printed == "up\n" {
         assert!(site.why(&[]).contains("does not count"), "{}", site.why(&[]));
     }
     fake.kill().expect("a child can be killed");
     fake.wait().expect("it ends");
 }
 
-/// Proves: programs cannot set, spoil or end rules through the mount; rules that cannot be read refuse everybody.
+/// Proves: programs cannot set, damage or remove rules through the mount; rules that cannot be read refuse every
+/// program.
 #[test]
 fn rules_are_out_of_reach() {
     let Some(site) = Site::new() else { return };
@@ -329,7 +330,8 @@ fn rules_are_out_of_reach() {
     assert!(text(&last.expect("it runs")).contains("last rule"));
 }
 
-/// Proves: what is made in a directory with rules has them, its maker must be let in by them, and names keep working.
+/// Proves: files that are made in a directory with rules get these rules, the program that makes them must be let in by
+/// the rules, and names keep working.
 #[test]
 fn directories_hand_rules_down() {
     let Some(mut site) = Site::new() else { return };
@@ -356,17 +358,17 @@ fn directories_hand_rules_down() {
     site.refuses(&mut plain("/usr/bin/head", &keys.join("new")));
     assert!(fs::write(keys.join("mine"), "x").is_err(), "this process is not named");
     assert!(fs::read(keys.join("mine")).is_err());
-    // Below, and with --recursive for what was there.
+    // Rules apply below, and with --recursive to what was there.
     fs::create_dir(keys.join("sub")).expect("directories are made by whoever may");
     run(&mut dd(&keys.join("sub/deep")));
     site.refuses(&mut plain("/usr/bin/head", &keys.join("sub/deep")));
     run(site.world.holdfast("anna").args(["acl", "set", "--recursive"]).arg(&keys).args(&rules));
     site.refuses(&mut plain("/usr/bin/head", &keys.join("old")));
     site.admits(&mut plain(&site.reader, &keys.join("old")));
-    // One file taken out of it.
+    // One file is excepted.
     site.set(&keys.join("old"), &["any=rw"]);
     assert_eq!(fs::read_to_string(keys.join("old")).expect("read"), SECRET);
-    // Without the helper nothing is made there.
+    // Without the helper nothing can be made there.
     site.kill_helper();
     assert!(fs::write(keys.join("other"), "x").is_err());
     assert!(!keys.join("other").exists());
@@ -413,8 +415,8 @@ fn packages_outlive_upgrades() {
     site.refuses(&mut plain(&site.reader, &file));
 }
 
-/// Proves: a program started clean is itself, whatever it was started with, cannot be traced, and is not started when
-/// it is another than was expected.
+/// Proves: a program that `holdfast program run` started is itself whatever its environment, cannot be traced, and is
+/// not started if it is another than expected.
 #[test]
 fn started_clean() {
     let Some(site) = Site::new() else { return };
@@ -440,13 +442,15 @@ fn started_clean() {
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    let place = format!("/proc/{}", running.id());
-    let is_cat =
-        || fs::read_link(format!("{place}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("memfd:cat"));
+    let process_dir = format!("/proc/{}", running.id());
+    let is_cat = || {
+        fs::read_link(format!("{process_dir}/exe"))
+            .is_ok_and(|exe| exe.to_string_lossy().contains("memfd:cat"))
+    };
     eventually("it runs", is_cat);
     let look = Command::new("setpriv")
         .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "cat"])
-        .arg(format!("{place}/maps"))
+        .arg(format!("{process_dir}/maps"))
         .output()
         .expect("it runs");
     assert!(text(&look).contains("Permission denied"), "{}", text(&look));
@@ -454,7 +458,7 @@ fn started_clean() {
     running.wait().expect("it ends");
 }
 
-/// Proves: whatever umask root starts the helper with, all users reach its socket.
+/// Proves: whatever umask root starts the helper with, all users can reach its socket.
 #[test]
 fn the_helper_is_there_for_all() {
     if !rustix::process::geteuid().is_root() {
@@ -474,14 +478,14 @@ fn the_helper_is_there_for_all() {
     helper.wait().expect("ended");
 }
 
-/// A program that an ordinary user starts.
+/// Starts a program as an ordinary user.
 fn as_user(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]).arg(program).stdin(Stdio::null());
     command
 }
 
-/// Python that takes descriptor 3 of a process, traces it, and reads its memory; says what succeeded.
+/// A Python program that takes descriptor 3 of a process, traces it, and reads its memory; it prints what succeeded.
 const REACH: &str = r#"
 import ctypes, os, sys
 pid = int(sys.argv[1])
@@ -499,7 +503,7 @@ except OSError: pass
 print(*done)
 "#;
 
-/// Python that has its system calls filtered, by a filter that lets everything pass, and becomes a program.
+/// A Python program that installs a filter of system calls, which lets everything pass, and then executes a program.
 const FILTERED: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -511,9 +515,10 @@ assert libc.prctl(22, 2, ctypes.byref(Program(1, allow))) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Asserts: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast program run` started it with nobody
-/// looking: then no process of that user takes its descriptors, traces it or reads its memory. A program that was traced or
-/// filtered before, that is in a user namespace, that becomes another or is a child is refused; a plain start is reached into.
+/// Asserts: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast program run` started
+/// it, unobserved: then no process of that user can take its descriptors, trace it or read its memory. A program that
+/// was traced or filtered before, that is in a user namespace, that executes another, or that is a child is refused;
+/// one that was started plainly can be reached into.
 pub fn reaching_into(site: &Site) {
     fs::set_permissions(site.world.folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
     let (file, socket) = (site.file(), site.socket());
@@ -552,7 +557,7 @@ pub fn reaching_into(site: &Site) {
     site.refused(&clean(&[], &[Path::new("/usr/bin/env"), &site.reader, &file]));
     site.refused(&clean(&[], &[Path::new("/usr/bin/timeout"), Path::new("9"), &site.reader, &file]));
 
-    // One that keeps the file open, and another process of its user.
+    // One program keeps the file open; another process of its user tries to reach into it.
     let tail = site.world.path("tail");
     fs::copy("/usr/bin/tail", &tail).expect("copied");
     let reach = |mut running: Child| {
@@ -572,7 +577,7 @@ pub fn reaching_into(site: &Site) {
     let mut command = as_user(&tail);
     command.env_clear().arg("-f").arg(&file).stdout(Stdio::null());
     let done = reach(command.spawn().expect("starts"));
-    // (Where Yama restricts tracing, other processes that did not start it cannot do even that.)
+    // Where Yama restricts tracing, processes that did not start it cannot trace it in any case.
     let is_restricted =
         fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0");
     assert_eq!(
@@ -582,13 +587,13 @@ pub fn reaching_into(site: &Site) {
     );
 }
 
-/// Proves: code that was changed in memory, by whoever may write there, is not the program any more.
+/// Proves: a program whose code was changed in memory, by whoever can write there, is not the program any more.
 #[test]
 fn code_changed_in_memory() {
     let Some(site) = Site::new() else { return };
     let start = || {
         let mut command = Command::new(&site.reader);
-        // It opens the file when its standard input ends.
+        // The program opens the file when its standard input ends.
         command.arg("-").arg(site.file()).env_clear().stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
     };
@@ -603,12 +608,12 @@ fn code_changed_in_memory() {
         eventually("it runs", || code_of(running.id()).is_some());
         if is_changed {
             use std::os::unix::fs::FileExt;
-            let place = code_of(running.id()).expect("it runs");
+            let process_dir = code_of(running.id()).expect("it runs");
             let memory = format!("/proc/{}/mem", running.id());
             let memory = fs::File::options().read(true).write(true).open(memory).expect("root may");
             let mut byte = [0];
-            memory.read_exact_at(&mut byte, place).expect("read");
-            memory.write_all_at(&byte, place).expect("written, though with what was there");
+            memory.read_exact_at(&mut byte, process_dir).expect("read");
+            memory.write_all_at(&byte, process_dir).expect("written, though with what was there");
         }
         drop(running.stdin.take());
         let output = running.wait_with_output().expect("it ends");
@@ -622,8 +627,8 @@ fn code_changed_in_memory() {
     }
 }
 
-/// Proves: rules travel to other devices, where each mount asks a helper for itself; two mounts of one key do too; and
-/// a file that is run is opened by who runs it.
+/// Proves: rules travel to other devices, where each mount asks a helper of its own machine; so do two mounts of one
+/// key. A file that is executed is opened by the process that executes it.
 #[test]
 fn several_mounts() {
     let Some(mut site) = Site::new() else { return };
@@ -652,8 +657,8 @@ fn several_mounts() {
     assert_eq!(failed.kind(), std::io::ErrorKind::PermissionDenied);
 }
 
-/// Proves: a mount of an ordinary user, which shuts out even root, is watched all the same; and another user cannot have
-/// it watched, or anything that is no mount of theirs.
+/// Proves: a mount of an ordinary user, which shuts out even root, is guarded all the same; another user cannot have it
+/// guarded, nor anything that is no mount of theirs.
 #[test]
 fn a_mount_of_an_ordinary_user() {
     let Some(site) = Site::new() else { return };
@@ -687,7 +692,7 @@ fn a_mount_of_an_ordinary_user() {
         .arg(site.socket());
     let mounted = mounting.output().expect("it runs");
     if !mounted.status.success() {
-        // Users may not mount here (no fusermount3, or /dev/fuse is root's).
+        // Users may not mount here: there is no fusermount3, or /dev/fuse is root's.
         assert!(text(&mounted).contains("fuse"), "{}", text(&mounted));
         return;
     }
@@ -698,14 +703,14 @@ fn a_mount_of_an_ordinary_user() {
     run(as_uma(&site.reader).arg(&file));
     let refused = as_uma(Path::new("/usr/bin/head")).arg(&file).output().expect("it runs");
     site.refused(&refused);
-    let said = text(&holdfast().arg("why").arg(&file).output().expect("it runs"));
-    assert!(said.contains("/usr/bin/head") && said.contains("served by your own user"), "{said}");
-    // Without an open directory of it, the helper does not keep it from being unmounted.
+    let printed = text(&holdfast().arg("why").arg(&file).output().expect("it runs"));
+    assert!(printed.contains("/usr/bin/head") && printed.contains("served by your own user"), "{printed}");
+    // Without an open directory of it, the helper does not prevent unmounting.
     run(holdfast().arg("umount").arg(&mount));
 }
 
-/// Proves: a process that opens again and again on one thread while others of it become the admitted program gets
-/// nothing, and neither does one that asks through io_uring.
+/// Proves: a process that opens again and again on one thread, while others of its threads become the admitted program,
+/// gets nothing; neither does one that opens through io_uring.
 #[test]
 fn races_and_rings() {
     let Some(site) = Site::new() else { return };
@@ -718,20 +723,20 @@ fn races_and_rings() {
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("opened 0"), "{}", text(&output));
     site.admits(&mut plain(&site.reader, &site.file()));
-    // A program with io_uring that is named by no rule, then by one: identified all the same.
+    // A program with io_uring that no rule names, then one that a rule names: both are identified.
     fs::write(&source, RING).expect("written");
     let ring = site.world.path("ring");
     run(Command::new("cc").arg("-o").arg(&ring).arg(&source));
     let result = |expected: &str| {
-        let said = text(&Command::new(&ring).arg(site.file()).env_clear().output().expect("it runs"));
-        assert!(said.contains(expected), "{said}\n{}", site.why(&[]));
+        let printed = text(&Command::new(&ring).arg(site.file()).env_clear().output().expect("it runs"));
+        assert!(printed.contains(expected), "{printed}\n{}", site.why(&[]));
     };
     result("result -13 -13");
     site.set(&site.file(), &[&format!("prog:{}=r", ring.display())]);
     result("result ok ok");
 }
 
-/// Children whose one thread opens while another becomes the admitted program (its output is thrown away); counts the
+/// Children in which one thread opens while another becomes the admitted program, whose output is discarded; counts the
 /// opens that succeeded while the process was still this program.
 const RACER: &str = r#"
 #include <fcntl.h>
@@ -762,7 +767,7 @@ int main(int n, char **a) {
 }
 "#;
 
-/// Opens by io_uring, at once and by a worker of the kernel; prints both results.
+/// A program that opens by io_uring, at once and by a worker of the kernel, and prints both results.
 const RING: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! Real programs on real mounts: what git, make, compilers, SQLite, rsync and editors need.
+//! Real programs on real mounts: git, make, compilers, SQLite, rsync and editors.
 
 use crate::common;
 
@@ -23,14 +23,14 @@ fn git(directory: &Path) -> Command {
     command
 }
 
-/// Git clones the project's own repository onto a mount and finds nothing wrong with it; another user sees the
-/// clone, commits to it from another mount, and the first sees the commit.
+/// Git clones the project's own repository onto a mount and finds nothing wrong with it. Another user sees the clone,
+/// commits to it from another mount, and the first sees the commit.
 #[test]
 fn git_clone_fsck_and_commit_by_another_user() {
     let mut world = World::new(&["anna", "ben"]);
     let (anna, ben) = (world.mount("anna").join("team"), world.mount("ben").join("team"));
     let mut clone = git(&anna);
-    // As over a network: through a pack, and not file by file.
+    // Through a pack, as over a network, and not by copying files.
     clone.args(["clone", "--quiet"]).arg(format!("file://{}", project().display())).arg("project");
     run(&mut clone);
     let (mine, theirs) = (anna.join("project"), ben.join("project"));
@@ -47,8 +47,8 @@ fn git_clone_fsck_and_commit_by_another_user() {
     run(git(&theirs).args(["fsck", "--strict", "--no-progress"]));
 }
 
-/// A C program with a makefile is built on a mount by two jobs at once, runs from there, and is up to date
-/// when make looks again.
+/// A C program with a makefile is built on a mount by two parallel jobs, runs from there, and is up to date when make
+/// looks again.
 #[test]
 fn make_builds_a_c_program() {
     let mut world = World::new(&["anna"]);
@@ -76,8 +76,8 @@ fn make_builds_a_c_program() {
     assert!(run(Command::new("make").arg("-C").arg(&directory)).contains("up to date"));
 }
 
-/// SQLite keeps its promises on a mount, with its rollback journal and with its write-ahead log, through
-/// unmounting and mounting again.
+/// SQLite keeps its guarantees on a mount, with its rollback journal and with its write-ahead log, through unmounting
+/// and mounting again.
 #[test]
 fn sqlite() {
     let mut world = World::new(&["anna"]);
@@ -102,8 +102,8 @@ fn sqlite() {
     }
 }
 
-/// rsync copies a tree with modes, times, links and holes, and a second run finds nothing to do; another
-/// user's mount has the same tree.
+/// rsync copies a tree with modes, times, links and holes, a second run finds nothing to do, and another user's mount
+/// has the same tree.
 #[test]
 fn rsync_a_tree() {
     let mut world = World::new(&["anna", "ben"]);
@@ -133,8 +133,8 @@ fn rsync_a_tree() {
     run(Command::new("diff").arg("-r").arg(&source).arg(ben.join("team/copy")));
 }
 
-/// Two users work in one group directory at once: both make, rename and remove files there, nothing is lost,
-/// and in the end both see the same.
+/// Two users work in one group directory at once: both make, rename and remove files there, nothing is lost, and in the
+/// end both see the same.
 #[test]
 fn two_users_in_one_group_directory() {
     let mut world = World::new(&["anna", "ben"]);
@@ -175,7 +175,7 @@ fn two_users_in_one_group_directory() {
     }
 }
 
-/// Close-to-open: what one closes, the other sees when it opens; a descriptor that was open before goes on
+/// Close-to-open consistency: what one closes, the other sees when it opens. A descriptor that was open before goes on
 /// working, and `stat` shows the new size at the next open.
 #[test]
 fn a_file_grows_elsewhere() {
@@ -202,7 +202,8 @@ fn a_file_grows_elsewhere() {
     }
 }
 
-/// What editors do to save: write beside, sync, rename over; the other user never sees half a file.
+/// Editors save by writing another file, syncing it and renaming it over the old one: the other user never sees half a
+/// file.
 #[test]
 fn editors_save_atomically() {
     let mut world = World::new(&["anna", "ben"]);
@@ -229,7 +230,7 @@ fn editors_save_atomically() {
     reader.join().expect("no failure");
 }
 
-/// A server that restarts is waited for: what was begun before goes on afterwards, and nothing is lost.
+/// Programs wait for a server that restarts: what they had begun continues afterwards, and nothing is lost.
 #[test]
 fn the_server_restarts() {
     let mut world = World::new(&["anna"]);

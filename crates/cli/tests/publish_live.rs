@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::collection::collect;
-use common::{PATIENCE, World, eventually, free_port, noise, run, text};
+use common::{PATIENCE, World, eventually, free_port, noise, run, run_json, text};
 use holdfast_client::reader;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
@@ -66,7 +66,7 @@ fn described(top: &Path) -> BTreeMap<Vec<u8>, String> {
     found
 }
 
-/// A tree with something of everything.
+/// Makes a tree with something of everything.
 fn fill(site: &Path) {
     fs::create_dir_all(site.join("src/deep/er")).expect("made");
     fs::create_dir_all(site.join("many")).expect("made");
@@ -100,18 +100,18 @@ fn fill(site: &Path) {
     fs::set_permissions(site.join("tiny"), fs::Permissions::from_mode(0o751)).expect("set");
     rustix::fs::setxattr(site.join("tiny"), "user.note", b"a note", rustix::fs::XattrFlags::empty())
         .expect("set");
-    // What is in flight of the kernel's or the mount's is at the server now.
+    // Everything that the kernel or the mount still had is at the server now.
     File::open(site.join("src/large")).and_then(|file| file.sync_all()).expect("synced");
 }
 
-/// A live file system with a tree, and what publishes and serves it.
-struct Desk {
+/// A live file system with a tree, and the processes that publish and serve it.
+struct Fixture {
     world: World,
     site: PathBuf,
     servers: Vec<Child>,
 }
 
-impl Drop for Desk {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for server in &mut self.servers {
             let _ = server.kill();
@@ -120,13 +120,13 @@ impl Drop for Desk {
     }
 }
 
-impl Desk {
-    fn new() -> Desk {
+impl Fixture {
+    fn new() -> Fixture {
         let mut world = World::new(&["anna", "reader"]);
         let site = world.mount("anna").join("anna/site");
         fill(&site);
         world.keygen("release");
-        Desk { world, site, servers: Vec::new() }
+        Fixture { world, site, servers: Vec::new() }
     }
 
     fn live(&self) -> String {
@@ -145,7 +145,7 @@ impl Desk {
     }
 
     fn publish(&self, extra: &[&str]) -> Value {
-        serde_json::from_str(&run(&mut self.publishing(&self.live(), "release", extra))).expect("JSON")
+        run_json(&mut self.publishing(&self.live(), "release", extra))
     }
 
     /// Serves a release directory, with the live file system as its origin or alone.
@@ -168,7 +168,7 @@ impl Desk {
         }
     }
 
-    /// Fetches a whole release as a stranger, without anything kept from before.
+    /// Fetches a whole release as a stranger, with an empty cache.
     fn got(&self, link: &str, to: &str) -> BTreeMap<Vec<u8>, String> {
         let target = self.world.path(to);
         run(self.world.holdfast(to).args(["get", link, "."]).arg(&target));
@@ -177,12 +177,7 @@ impl Desk {
 
     fn stats(&self) -> Value {
         let data = self.world.data();
-        serde_json::from_str(&run(self
-            .world
-            .holdfast("anna")
-            .args(["--json", "server", "stats", "--data"])
-            .arg(data)))
-        .expect("JSON")
+        run_json(self.world.holdfast("anna").args(["--json", "server", "stats", "--data"]).arg(data))
     }
 
     fn holds(&self) -> usize {
@@ -191,7 +186,7 @@ impl Desk {
         serde_json::from_str::<Value>(&text).expect("JSON").as_array().expect("a list").len()
     }
 
-    /// Asks the file system's server something, as anna's device.
+    /// Sends the file system's server a request of Anna's device.
     fn ask_server(&self, request: Request) -> Response {
         let text = fs::read_to_string(self.world.key("anna")).expect("read");
         let key = holdfast_crypto::keyfile::parse_private(&text, None).expect("a key");
@@ -208,13 +203,13 @@ impl Desk {
         }
     }
 
-    /// Collects all garbage, however young. Returns how many blocks went.
+    /// Collects all garbage, however young, and returns the number of blocks collected.
     fn collect(&mut self) -> u64 {
         collect(&mut self.world)
     }
 }
 
-/// The status of an answer, and its body.
+/// The status and the body of an HTTP answer.
 fn ask(url: &str, request: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let host = url.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(host).expect("connected");
@@ -233,60 +228,59 @@ fn chunk(bytes: Vec<u8>) -> Digest {
     Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), bytes).reference().address
 }
 
-/// Proves: a directory of a live file system is published without a byte of its files' data being read, sent or copied,
-/// and reads exactly as it is there, as one published from the mount does; publishing again costs what has changed; and
-/// strangers get nothing through the mirror but what was published.
+/// Proves: a directory of a live file system is published without reading, sending or copying its files' data, and the
+/// release has the same content as one that was published from the mount. Publishing again costs what has changed.
+/// Strangers get nothing through the mirror but what was published.
 #[test]
 fn signed_where_it_lies() {
-    let mut desk = Desk::new();
-    let before = desk.stats();
-    let first = desk.publish(&[]);
-    let after = desk.stats();
+    let mut fixture = Fixture::new();
+    let before = fixture.stats();
+    let first = fixture.publish(&[]);
+    let after = fixture.stats();
     let id = first["id"].as_str().expect("an id").to_owned();
     let number = |stats: &Value, name: &str| stats["since_start"][name].as_u64().expect("a number");
     let served = number(&after, "bytes_served") - number(&before, "bytes_served");
     assert!(served < 100_000, "{served} bytes were read for publishing");
     assert!(first["bytes_added"].as_u64() < Some(100_000), "{first}");
     assert!(first["blocks_at_origin"].as_u64() > Some(150), "{first}");
-    let packs = fs::read_dir(desk.world.path("release/packs")).expect("listed");
+    let packs = fs::read_dir(fixture.world.path("release/packs")).expect("listed");
     let packed: u64 = packs.map(|pack| pack.expect("read").metadata().expect("looked at").len()).sum();
     assert!(packed < 100_000, "{packed} bytes in packs");
 
-    let url = desk.serve("release", true);
+    let url = fixture.serve("release", true);
     let link = format!("hf+release:{id}@{url}");
-    let live = described(&desk.site);
-    assert_eq!(desk.got(&link, "stranger"), live);
-    let mounted = desk.site.to_str().expect("text").to_owned();
-    let copied: Value =
-        serde_json::from_str(&run(&mut desk.publishing(&mounted, "copied", &[]))).expect("JSON");
+    let live = described(&fixture.site);
+    assert_eq!(fixture.got(&link, "stranger"), live);
+    let mounted = fixture.site.to_str().expect("text").to_owned();
+    let copied = run_json(&mut fixture.publishing(&mounted, "copied", &[]));
     let copied = format!(
         "hf+release:{}@{}",
         copied["id"].as_str().expect("an id"),
-        desk.world.path("copied").display()
+        fixture.world.path("copied").display()
     );
-    assert_eq!(desk.got(&copied, "other"), live);
+    assert_eq!(fixture.got(&copied, "other"), live);
 
-    // Again: nothing; then three files and a name.
-    let again = desk.publish(&[]);
+    // Published again: first without changes, then after three files and a name changed.
+    let again = fixture.publish(&[]);
     assert_eq!((&again["unchanged"], &again["files_read"]), (&Value::Bool(true), &Value::from(0)));
-    fs::write(desk.site.join("src/mid"), noise(9, 30_000)).expect("written");
-    fs::write(desk.site.join("many/7"), noise(8, 3000)).expect("written");
-    fs::remove_file(desk.site.join("tiny")).expect("removed");
-    fs::write(desk.site.join("new"), noise(7, 1000)).expect("written");
-    let third = desk.publish(&[]);
+    fs::write(fixture.site.join("src/mid"), noise(9, 30_000)).expect("written");
+    fs::write(fixture.site.join("many/7"), noise(8, 3000)).expect("written");
+    fs::remove_file(fixture.site.join("tiny")).expect("removed");
+    fs::write(fixture.site.join("new"), noise(7, 1000)).expect("written");
+    let third = fixture.publish(&[]);
     assert_eq!(third["sequence"], 3);
     assert!(third["files_read"].as_u64() <= Some(4), "{third}");
     assert!(third["blocks_at_origin"].as_u64() <= Some(16), "{third}");
-    let live = described(&desk.site);
+    let live = described(&fixture.site);
     let mut got = 0;
     eventually("the mirror has the new release", || {
         got += 1;
-        desk.got(&link, &format!("later-{got}")) == live
+        fixture.got(&link, &format!("later-{got}")) == live
     });
 
-    // A file beside the published directory, and one in it.
-    fs::write(desk.site.join("../secret"), noise(66, 9000)).expect("written");
-    File::open(desk.site.join("../secret")).and_then(|file| file.sync_all()).expect("synced");
+    // A file outside the published directory, and one in it.
+    fs::write(fixture.site.join("../secret"), noise(66, 9000)).expect("written");
+    File::open(fixture.site.join("../secret")).and_then(|file| file.sync_all()).expect("synced");
     let (secret, public) = (chunk(noise(66, 9000)), chunk(noise(8, 3000)));
     assert_eq!(ask(&url, &format!("GET /object/{secret}"), b"").0, 404);
     assert_eq!(ask(&url, "POST /objects", &secret.0).0, 404);
@@ -297,140 +291,150 @@ fn signed_where_it_lies() {
     for (body, expected) in [(&b""[..], 400), (&[1; 31], 400), (&[1; 65 * 32], 413)] {
         assert_eq!(ask(&url, "POST /objects", body).0, expected);
     }
-    let alone = desk.serve("release", false);
+    let alone = fixture.serve("release", false);
     assert_eq!(ask(&alone, &format!("GET /object/{public}"), b"").0, 404);
-    let failed =
-        desk.world.holdfast("nobody").args(["cat", &format!("hf+release:{id}@{alone}"), "many/7"]).output();
+    let failed = fixture
+        .world
+        .holdfast("nobody")
+        .args(["cat", &format!("hf+release:{id}@{alone}"), "many/7"])
+        .output();
     let failed = failed.expect("it ran");
     assert!(!failed.status.success() && text(&failed).contains("live file system"), "{}", text(&failed));
 }
 
-/// Proves: what a kept release needs survives the live file system, its server's collections and restarts; what no kept
-/// release needs goes; and a mirror that was pulled needs neither.
+/// Proves: what a retained release needs survives changes of the live file system, its server's collections and
+/// restarts. What no retained release needs is removed. A mirror that pulled the release needs neither the file system
+/// nor the first mirror.
 #[test]
-fn kept_while_it_is_wanted() {
-    let mut desk = Desk::new();
-    let first = desk.publish(&["--keep", "2"]);
+fn held_while_it_is_needed() {
+    let mut fixture = Fixture::new();
+    let first = fixture.publish(&["--keep", "2"]);
     let id = first["id"].as_str().expect("an id").to_owned();
-    let then = described(&desk.site);
+    let then = described(&fixture.site);
     for gone in ["src/large", "src/mid", "again", "hole", "many/2"] {
-        fs::remove_file(desk.site.join(gone)).expect("removed");
+        fs::remove_file(fixture.site.join(gone)).expect("removed");
     }
-    File::create(desk.site.join("touched")).and_then(|file| file.sync_all()).expect("synced");
-    desk.world.umount("anna");
-    desk.collect();
-    assert!(desk.has(noise(102, 3000)), "it is held");
-    let url = desk.serve("release", true);
+    File::create(fixture.site.join("touched")).and_then(|file| file.sync_all()).expect("synced");
+    fixture.world.umount("anna");
+    fixture.collect();
+    assert!(fixture.has(noise(102, 3000)), "it is held");
+    let url = fixture.serve("release", true);
     let link = format!("hf+release:{id}@{url}");
-    assert_eq!(desk.got(&link, "stranger"), then);
+    assert_eq!(fixture.got(&link, "stranger"), then);
 
     // Pulled through the mirror, and with a key from the directory itself.
-    let pull = |desk: &Desk, from: &str, to: &str, extra: &[&str]| -> Value {
-        let mut command = desk.world.holdfast("reader");
-        command.args(["--json", "pull", from]).arg(desk.world.path(to)).args(extra);
-        serde_json::from_str(&run(&mut command)).expect("JSON")
+    let pull = |fixture: &Fixture, from: &str, to: &str, extra: &[&str]| -> Value {
+        let mut command = fixture.world.holdfast("reader");
+        command.args(["--json", "pull", from]).arg(fixture.world.path(to)).args(extra);
+        run_json(&mut command)
     };
-    let pulled = pull(&desk, &link, "mirror", &[]);
+    let pulled = pull(&fixture, &link, "mirror", &[]);
     assert!(pulled["bytes_fetched"].as_u64() > Some(5_000_000), "{pulled}");
-    let again = pull(&desk, &link, "mirror", &[]);
+    let again = pull(&fixture, &link, "mirror", &[]);
     assert!(again["bytes_fetched"].as_u64() < Some(50_000), "{again}");
-    // A pack that only this mirror has is made anew when it is damaged, of what is good of it.
-    let packs =
-        fs::read_dir(desk.world.path("mirror/packs")).expect("listed").map(|pack| pack.expect("read").path());
+    // If a pack that only this mirror has is damaged, it is made again, with what is good of it.
+    let packs = fs::read_dir(fixture.world.path("mirror/packs"))
+        .expect("listed")
+        .map(|pack| pack.expect("read").path());
     let largest = packs.max_by_key(|pack| fs::metadata(pack).expect("looked at").len()).expect("one");
     let damaged = File::options().read(true).write(true).open(&largest).expect("opened");
     let mut byte = [0];
     damaged.read_exact_at(&mut byte, 1_000_000).expect("read");
     damaged.write_all_at(&[byte[0] ^ 1], 1_000_000).expect("written");
-    let healed = pull(&desk, &link, "mirror", &[]);
+    let healed = pull(&fixture, &link, "mirror", &[]);
     assert!(healed["packs_added"] == 1 && healed["bytes_fetched"].as_u64() < Some(1_000_000), "{healed}");
-    let directory = format!("hf+release:{id}@{}", desk.world.path("release").display());
-    let key = desk.world.key("reader");
-    let address = desk.world.url.clone();
+    let directory = format!("hf+release:{id}@{}", fixture.world.path("release").display());
+    let key = fixture.world.key("reader");
+    let address = fixture.world.url.clone();
     let with_key = ["--origin", &address, "--key", key.to_str().expect("text")];
-    pull(&desk, &directory, "another", &with_key);
-    let torn = desk.world.holdfast("reader").args(["pull", &directory]).arg(desk.world.path("none")).output();
+    pull(&fixture, &directory, "another", &with_key);
+    let torn =
+        fixture.world.holdfast("reader").args(["pull", &directory]).arg(fixture.world.path("none")).output();
     let torn = torn.expect("it ran");
     assert!(!torn.status.success() && text(&torn).contains("objects"), "{}", text(&torn));
 
-    // Newer releases without those files: the first is let go when it is neither kept nor the last but one.
-    desk.world.mount("anna");
+    // Newer releases without those files: the first is released when it is neither retained nor one of the last two.
+    fixture.world.mount("anna");
     let dropped = (2..5)
         .map(|sequence| {
-            fs::write(desk.site.join("number"), noise(sequence, 5000)).expect("written");
-            assert_eq!(desk.publish(&["--keep", "2"])["sequence"], sequence);
-            desk.holds()
+            fs::write(fixture.site.join("number"), noise(sequence, 5000)).expect("written");
+            assert_eq!(fixture.publish(&["--keep", "2"])["sequence"], sequence);
+            fixture.holds()
         })
         .collect::<Vec<_>>();
     assert_eq!(dropped, [2, 2, 2]);
-    // A table has what was removed until so many changes are folded into it.
+    // A table refers to removed files until so many changes are folded into it.
     for number in 0..300 {
-        fs::write(desk.site.join(format!("../other-{number}")), b"x").expect("written");
+        fs::write(fixture.site.join(format!("../other-{number}")), b"x").expect("written");
     }
-    desk.world.umount("anna");
-    // Pins of files that were open outlast a mount by half an hour.
+    fixture.world.umount("anna");
+    // Pins of files that were open last half an hour longer than the mount.
     let unpin = Request::Pin { addresses: Vec::new(), seconds: 0 };
-    assert_eq!(desk.ask_server(unpin), Response::Done);
-    assert!(desk.has(noise(102, 3000)) && desk.has(noise(105, 3000)));
-    assert!(desk.collect() > 0);
-    assert!(!desk.has(noise(102, 3000)), "it was removed, and no release is left that needs it");
-    assert!(desk.has(noise(105, 3000)), "it is still there, and in every release");
-    desk.stop_serving();
-    let url = desk.serve("release", true);
-    let newest = desk.got(&format!("hf+release:{id}@{url}"), "newest");
+    assert_eq!(fixture.ask_server(unpin), Response::Done);
+    assert!(fixture.has(noise(102, 3000)) && fixture.has(noise(105, 3000)));
+    assert!(fixture.collect() > 0);
+    assert!(!fixture.has(noise(102, 3000)), "it was removed, and no release is left that needs it");
+    assert!(fixture.has(noise(105, 3000)), "it is still there, and in every release");
+    fixture.stop_serving();
+    let url = fixture.serve("release", true);
+    let newest = fixture.got(&format!("hf+release:{id}@{url}"), "newest");
     assert!(newest.contains_key(&b"number"[..]) && !newest.contains_key(&b"hole"[..]));
 
-    // The pulled mirrors stand alone.
-    desk.stop_serving();
-    desk.world.stop_server();
+    // The pulled mirrors need nothing else.
+    fixture.stop_serving();
+    fixture.world.stop_server();
     for mirror in ["mirror", "another"] {
-        let link = format!("hf+release:{id}@{}", desk.world.path(mirror).display());
-        assert_eq!(desk.got(&link, &format!("from-{mirror}")), then);
+        let link = format!("hf+release:{id}@{}", fixture.world.path(mirror).display());
+        assert_eq!(fixture.got(&link, &format!("from-{mirror}")), then);
     }
-    desk.world.start_server();
+    fixture.world.start_server();
 }
 
-/// Proves: killed at any moment, publishing leaves the release as it was or new, whole either way, and the next one
-/// tidies up; without a mount, the key is used directly; and mistakes are told with their way out.
+/// Proves: publishing that is killed at any moment leaves the release as it was or new, whole in both cases, and the
+/// next run tidies up. Without a mount the key is used directly. Mistakes are explained with their way out.
 #[test]
 fn killed_and_mistaken() {
-    let mut desk = Desk::new();
-    desk.world.umount("anna");
-    let id = desk.publish(&[])["id"].as_str().expect("an id").to_owned();
-    let url = desk.serve("release", true);
+    let mut fixture = Fixture::new();
+    fixture.world.umount("anna");
+    let id = fixture.publish(&[])["id"].as_str().expect("an id").to_owned();
+    let url = fixture.serve("release", true);
     let link = format!("hf+release:{id}@{url}");
     for milliseconds in [3, 10, 20, 30, 40, 50, 60, 80, 100, 130, 160, 200] {
-        let mut command = desk.publishing(&desk.live(), "release", &["--forget", "--keep", "2"]);
+        let mut command = fixture.publishing(&fixture.live(), "release", &["--forget", "--keep", "2"]);
         let mut killed = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
         std::thread::sleep(Duration::from_millis(milliseconds));
         killed.kill().expect("killed, or ended");
         killed.wait().expect("ended");
-        run(desk.world.holdfast("stranger").args(["verify", &link]));
+        run(fixture.world.holdfast("stranger").args(["verify", &link]));
     }
-    let last = desk.publish(&["--keep", "2"]);
-    assert_eq!(desk.holds(), 2, "{last}");
-    desk.collect();
-    run(desk.world.holdfast("new stranger").args(["verify", &link]));
+    let last = fixture.publish(&["--keep", "2"]);
+    assert_eq!(fixture.holds(), 2, "{last}");
+    fixture.collect();
+    run(fixture.world.holdfast("new stranger").args(["verify", &link]));
 
     let fails = |command: &mut Command, code: i32, words: &str| {
         let output = command.output().expect("it ran");
-        let said = text(&output);
-        assert!(output.status.code() == Some(code) && said.contains(words), "{:?}: {said}", output.status);
+        let printed = text(&output);
+        assert!(
+            output.status.code() == Some(code) && printed.contains(words),
+            "{:?}: {printed}",
+            output.status
+        );
     };
-    let live = desk.live();
-    let mut without_key = desk.world.holdfast("anna");
-    without_key.args(["publish", &live, "--to", "x", "--key"]).arg(desk.world.key("release"));
+    let live = fixture.live();
+    let mut without_key = fixture.world.holdfast("anna");
+    without_key.args(["publish", &live, "--to", "x", "--key"]).arg(fixture.world.key("release"));
     fails(&mut without_key, 64, "--as KEY");
-    fails(&mut desk.publishing(&live, "new", &["--private-digests"]), 64, "--private-digests");
-    fails(&mut desk.publishing(&format!("{live}/none"), "new", &[]), 1, "no such file");
-    fails(&mut desk.publishing(&format!("{live}/tiny"), "new", &[]), 1, "not a directory");
-    fails(&mut desk.publishing("hf://127.0.0.1/12/x", "new", &[]), 68, "64 hexadecimal digits");
-    let mut stranger = desk.world.holdfast("anna");
-    stranger.args(["publish", &live, "--to", "x", "--as"]).arg(desk.world.key("release"));
-    stranger.arg("--key").arg(desk.world.key("release"));
+    fails(&mut fixture.publishing(&live, "new", &["--private-digests"]), 64, "--private-digests");
+    fails(&mut fixture.publishing(&format!("{live}/none"), "new", &[]), 1, "no such file");
+    fails(&mut fixture.publishing(&format!("{live}/tiny"), "new", &[]), 1, "not a directory");
+    fails(&mut fixture.publishing("hf://127.0.0.1/12/x", "new", &[]), 68, "64 hexadecimal digits");
+    let mut stranger = fixture.world.holdfast("anna");
+    stranger.args(["publish", &live, "--to", "x", "--as"]).arg(fixture.world.key("release"));
+    stranger.arg("--key").arg(fixture.world.key("release"));
     fails(&mut stranger, 67, "");
-    let data = desk.world.data();
-    let mut unhold = desk.world.holdfast("anna");
-    unhold.args(["server", "unhold", desk.world.fsid(), "nothing", "--data"]).arg(data);
+    let data = fixture.world.data();
+    let mut unhold = fixture.world.holdfast("anna");
+    unhold.args(["server", "unhold", fixture.world.fsid(), "nothing", "--data"]).arg(data);
     fails(&mut unhold, 66, "has no hold");
 }

@@ -2,83 +2,84 @@
 
 use crate::common;
 
-use common::desk::Desk;
-use common::{eventually, noise, run};
+use common::publisher::Publisher;
+use common::{eventually, noise, run, run_json};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A desk with a tree of small files and a large one.
-fn desk() -> Desk {
-    let desk = Desk::new();
+/// A publisher with a tree of small files and a large one.
+fn publisher() -> Publisher {
+    let publisher = Publisher::new();
     for number in 0..20 {
-        desk.write(&format!("src/{number}"), noise(number, 30_000));
+        publisher.write(&format!("src/{number}"), noise(number, 30_000));
     }
-    desk.write("large", noise(100, 20_000_000));
-    desk
+    publisher.write("large", noise(100, 20_000_000));
+    publisher
 }
 
-fn pull(desk: &Desk, from: &str) -> Command {
-    let mut command = desk.holdfast();
+fn pull(publisher: &Publisher, from: &str) -> Command {
+    let mut command = publisher.holdfast();
     command.args(["--json", "pull", from, "copy"]);
     command
 }
 
-fn pulled(desk: &Desk, from: &str) -> serde_json::Value {
-    serde_json::from_str(&run(&mut pull(desk, from))).expect("JSON")
+fn pulled(publisher: &Publisher, from: &str) -> serde_json::Value {
+    run_json(&mut pull(publisher, from))
 }
 
-/// Proves: pulled over HTTP, also when it is killed again and again, and served on, a release is what was published; a
-/// change costs what changed; and other directories are left alone, with a reason.
+/// Proves: a release that is pulled over HTTP, also when that is killed again and again, and served on, is what was
+/// published. A change costs what changed. Other directories are refused and left alone.
 #[test]
 fn a_mirror_of_a_mirror() {
-    let mut desk = desk();
-    desk.publish(&[]);
-    let id = desk.id();
-    let url = desk.serve("release");
+    let mut publisher = publisher();
+    publisher.publish(&[]);
+    let id = publisher.id();
+    let url = publisher.serve("release");
     let link = format!("hf+release:{id}@{url}");
     for milliseconds in [5, 20, 50, 100] {
         let mut killed =
-            pull(&desk, &link).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+            pull(&publisher, &link).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
         std::thread::sleep(Duration::from_millis(milliseconds));
         killed.kill().expect("killed, or ended");
         killed.wait().expect("ended");
     }
-    let first = pulled(&desk, &link);
+    let first = pulled(&publisher, &link);
     assert_eq!(first["sequence"], 1);
-    let second = pulled(&desk, &link);
+    let second = pulled(&publisher, &link);
     assert_eq!(second["changed"], false);
     assert!(second["bytes_fetched"].as_u64() < Some(5_000), "{second}");
 
-    fs::write(desk.path("tree/src/3"), noise(1003, 30_000)).expect("written");
-    desk.publish(&[]);
+    fs::write(publisher.path("tree/src/3"), noise(1003, 30_000)).expect("written");
+    publisher.publish(&[]);
     let mut changed = second;
-    // The server looks again for its record once a second.
+    // The server looks for a new record once a second.
     eventually("the server has the release", || {
-        changed = pulled(&desk, &link);
+        changed = pulled(&publisher, &link);
         changed["sequence"] == 2
     });
     assert_eq!(changed["releases"], 2);
     assert!(changed["bytes_fetched"].as_u64() < Some(100_000), "{changed}");
     assert!(changed["requests"].as_u64() <= Some(10), "{changed}");
 
-    let mirror = desk.serve("copy");
-    run(desk.holdfast().args(["get", &format!("hf+release:{id}@{mirror}"), ".", "got"]));
-    let same = Command::new("diff").args(["-r"]).arg(desk.path("tree")).arg(desk.path("got")).status();
+    let mirror = publisher.serve("copy");
+    run(publisher.holdfast().args(["get", &format!("hf+release:{id}@{mirror}"), ".", "got"]));
+    let same =
+        Command::new("diff").args(["-r"]).arg(publisher.path("tree")).arg(publisher.path("got")).status();
     assert!(same.expect("it runs").success());
 
     let refused = |arguments: &[&str]| {
-        let output = desk.holdfast().arg("pull").args(arguments).output().expect("it runs");
+        let output = publisher.holdfast().arg("pull").args(arguments).output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, said) = refused(&[&link, "tree"]);
-    assert!(code == Some(73) && said.contains("no file of a release"), "{code:?} {said}");
-    let (code, said) = refused(&[&url, "copy"]);
-    assert!(code == Some(64) && said.contains("--id"), "{code:?} {said}");
-    let (code, said) = refused(&[&link, "copy", "--from", "tree"]);
-    assert!(code == Some(74) && said.contains("tree/root"), "{code:?} {said}");
-    let lock = fs::File::open(desk.path("copy")).expect("opened");
+    let (code, printed) = refused(&[&link, "tree"]);
+    assert!(code == Some(73) && printed.contains("no file of a release"), "{code:?} {printed}");
+    let (code, printed) = refused(&[&url, "copy"]);
+    assert!(code == Some(64) && printed.contains("--id"), "{code:?} {printed}");
+    let (code, printed) = refused(&[&link, "copy", "--from", "tree"]);
+    assert!(code == Some(74) && printed.contains("tree/root"), "{code:?} {printed}");
+    let lock = fs::File::open(publisher.path("copy")).expect("opened");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
-    let (code, said) = refused(&[&link, "copy"]);
-    assert!(code == Some(74) && said.contains("somebody else"), "{code:?} {said}");
+    let (code, printed) = refused(&[&link, "copy"]);
+    assert!(code == Some(74) && printed.contains("somebody else"), "{code:?} {printed}");
 }

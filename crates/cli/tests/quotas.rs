@@ -1,5 +1,5 @@
-//! A mount that meets its quota: programs hear so, nothing that was acknowledged is lost, others are not concerned, and
-//! after something is deleted and collected it goes on.
+//! A mount that reaches its quota: programs get an error, nothing that was acknowledged is lost, others are not
+//! affected, and after something is deleted and collected work goes on.
 
 use crate::common;
 
@@ -24,29 +24,31 @@ fn is_quota(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
 }
 
-/// What is stored, by whom, as the command prints it.
+/// The stored bytes by user, as the command reports them.
 fn listed(world: &World, who: &str) -> Vec<serde_json::Value> {
     let mut list = world.holdfast(who);
     list.args(["fs", "quota", "list", &world.url, "--json", "--key"]).arg(world.key(who));
-    serde_json::from_str(&run(&mut list)).expect("JSON")
+    run_json(&mut list).as_array().expect("a list").clone()
 }
 
 fn used(world: &World, who: &str) -> u64 {
     listed(world, who)[0]["bytes"].as_u64().expect("a number")
 }
 
+/// Proves: when a user's quota is used up, writing fails with EDQUOT, and so do programs like cp, git and SQLite. Nothing
+/// that was acknowledged is lost, reading and other users go on, and after files are deleted and collected there is room.
 #[test]
 fn a_mount_meets_its_quota_and_goes_on() {
     let mut world = World::new(&["anna", "ben"]);
     let url = world.url.clone();
-    let said = world.administer(&["fs", "quota", "set", &url, "anna", "8M"]);
-    assert!(said.contains("anna") && said.contains("8.00 MiB"), "{said}");
+    let printed = world.administer(&["fs", "quota", "set", &url, "anna", "8M"]);
+    assert!(printed.contains("anna") && printed.contains("8.00 MiB"), "{printed}");
     let (anna, ben) = (world.mount("anna"), world.mount("ben"));
     let space = rustix::fs::statvfs(&anna).expect("statvfs");
     assert_eq!(space.f_blocks * space.f_frsize, 8 * MIB as u64);
     let first = noise(1, 2 * MIB);
     write(&anna.join("anna/first"), &first).expect("there is room");
-    // Several files of a directory that nobody else writes in.
+    // Several files of a directory in which nobody else writes.
     let seconds: Vec<String> = (0..4).map(|number| format!("second{number}")).collect();
     for (name, seed) in seconds.iter().zip(20..) {
         write(&anna.join("anna").join(name), &noise(seed, MIB / 2)).expect("there is room");
@@ -73,14 +75,14 @@ except sqlite3.Error as error:
     let rows: u64 = filled.split(' ').next().and_then(|rows| rows.parse().ok()).expect("it met the limit");
     assert!(rows > 2 && rows < 60, "{filled}");
 
-    // cp, of something that does not fit.
+    // cp, of a file that does not fit.
     let large = world.path("large");
     fs::write(&large, noise(3, 16 * MIB)).expect("written");
     let output = Command::new("cp").arg(&large).arg(anna.join("anna/large")).output().expect("cp runs");
     assert!(!output.status.success() && text(&output).contains("quota"), "{}", text(&output));
     let _ = fs::remove_file(anna.join("anna/large"));
 
-    // Writing is refused from here on, and so is git; reading goes on, and so do others.
+    // From here on writing is refused, by git too; reading goes on, and so do others.
     let refused = write(&anna.join("anna/more"), &noise(4, 2 * MIB)).expect_err("there is no room");
     assert!(is_quota(&refused), "{refused}");
     let git = |arguments: &[&str]| {
@@ -100,18 +102,18 @@ except sqlite3.Error as error:
     assert_eq!(names, ["superuser", "anna", "ben"]);
     assert!(used(&world, "anna") <= 9 * MIB as u64);
 
-    // What git made, and was refused when it was sent, is told once, by whichever fsync comes first.
+    // What git had written, and what was refused when it was sent, is reported once, by the fsync that comes first.
     if let Err(refused) = fs::File::open(anna.join("anna")).and_then(|folder| folder.sync_all()) {
         assert!(is_quota(&refused), "{refused}");
     }
-    // Deleting is possible, and counts once it is collected; what is acknowledged by then is there.
+    // Deleting is possible, and counts once it is collected; what was acknowledged by then is there.
     let full = used(&world, "anna");
     seconds.iter().for_each(|name| fs::remove_file(anna.join("anna").join(name)).expect("removed"));
     let _ = fs::remove_dir_all(anna.join("anna/.git"));
     let _ = fs::remove_file(anna.join("anna/more"));
     fs::File::open(anna.join("anna")).and_then(|folder| folder.sync_all()).expect("synced");
-    // The table of the group that he signed last has them, and stands until he has seen that it is outdated.
-    // A file that is open when its mount tells the server so stays for half an hour.
+    // The group's table that he signed last refers to the removed blocks until he has seen that it is outdated. Blocks
+    // of a file that was open when its mount told the server so stay for half an hour.
     eventually("space is back", || {
         let _ = write(&ben.join("team/after"), b"x");
         collect(&mut world);
@@ -128,7 +130,7 @@ print(base.execute('select count(*) from t').fetchone()[0], base.execute('pragma
     eventually("and can be written to", || write(&anna.join("anna/again"), &noise(6, MIB / 8)).is_ok());
     assert_eq!(fs::read(anna.join("anna/again")).expect("read"), noise(6, MIB / 8));
     assert_eq!(fs::read(anna.join("anna/first")).expect("read"), first);
-    // More, by the superuser's leave, at once.
+    // With a higher limit from the superuser, writing works at once.
     assert!(write(&anna.join("anna/much"), &noise(7, 12 * MIB)).is_err_and(|error| is_quota(&error)));
     world.administer(&["fs", "quota", "set", &url, "anna", "none"]);
     eventually("there is no limit", || write(&anna.join("anna/much"), &noise(7, 12 * MIB)).is_ok());
@@ -137,15 +139,15 @@ print(base.execute('select count(*) from t').fetchone()[0], base.execute('pragma
     }
 }
 
-/// Proves: what a device deletes is given back with its next collection, also if the device does nothing more: its table
-/// does not go on to refer to it.
+/// Proves: blocks of what a device deletes are freed by the next collection, also if the device does nothing more: its
+/// table does not continue to refer to them.
 #[test]
 fn one_deletion_is_given_back() {
     let mut world = World::new(&["anna"]);
     let anna = world.mount("anna");
     let large: Vec<_> = (0..3).map(|number| anna.join(format!("anna/large{number}"))).collect();
     large.iter().zip(1..).for_each(|(path, seed)| write(path, &noise(seed, MIB)).expect("written"));
-    // So many that the table's list of changes is folded into its map, with the large files.
+    // So many files that the table's list of changes is folded into its map, together with the large files.
     for number in 0..80 {
         write(&anna.join(format!("anna/small{number}")), b"small").expect("written");
     }
@@ -161,7 +163,7 @@ fn one_deletion_is_given_back() {
     assert!(left < MIB as u64 / 2, "{left} of {full}");
 }
 
-/// The operator's limit counts without the superuser's, and its figures say whose data it is.
+/// The operator's limit applies beside the superuser's, and its figures name the user.
 #[test]
 fn the_operators_limit() {
     let mut world = World::new(&["anna"]);

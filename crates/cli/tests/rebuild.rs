@@ -1,8 +1,8 @@
-//! A server is lost with its disk, and made again from what its clients have: bundles of mounts and caches.
+//! A server is lost with its disk, and rebuilt from what its clients have: bundles of their mounts and caches.
 
 use crate::common;
 
-use common::{World, eventually, run, text};
+use common::{World, eventually, run, run_json, text};
 use holdfast_client::rebuild::leaves::{FILE, LeafFile};
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn exits(output: &Output, code: i32) -> String {
     text(output)
 }
 
-/// Content too long to lie in an inode, and not compressible.
+/// Incompressible content that does not fit into an inode.
 fn long(seed: u32) -> Vec<u8> {
     let mut state = u64::from(seed) + 1;
     (0..40_000)
@@ -33,7 +33,7 @@ fn sums(directory: &Path) -> String {
     run(Command::new("sh").args(["-c", script]).current_dir(directory))
 }
 
-/// What `who`'s machine has, in a file.
+/// Writes what `who`'s machine has into a bundle.
 #[track_caller]
 fn bundle(world: &World, who: &str) -> PathBuf {
     bundle_as(world, who, who, &[])
@@ -65,15 +65,13 @@ fn rebuild(world: &World, bundles: &[&Path]) -> Output {
     rebuilding(world, bundles).output().expect("it runs")
 }
 
-/// Operations in the log of the server.
+/// The number of operations in the server's log.
 fn operations(world: &World) -> u64 {
-    let shown =
-        run(world.holdfast("operator").args(["--json", "server", "witnesses", "--data"]).arg(world.data()));
-    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    shown[0]["operations"].as_u64().expect("a number")
+    let report = run_json(world.operator("witnesses").arg("--json"));
+    report[0]["operations"].as_u64().expect("a number")
 }
 
-/// Of how many of them `who`'s device has leaves.
+/// The number of operations of which `who`'s device has leaves.
 fn leaves(world: &World, who: &str) -> u64 {
     let mut command = Command::new("find");
     let found = run(command.arg(world.path(&format!("{who}-state"))).args(["-name", FILE]));
@@ -86,9 +84,9 @@ fn lose_server(world: &mut World) {
     fs::remove_dir_all(world.data()).expect("the disk is lost");
 }
 
-/// Proves: with git and SQLite on it, and one mount that stays, the rebuilt server is what the lost one was: every name,
-/// time and byte; the mount goes on, somebody who had unmounted mounts, somebody who brought nothing and the superuser go
-/// on, all without an alarm; past states and snapshots work from then on.
+/// Proves: with git and SQLite on it, and one mount that stays, the rebuilt server is what the lost one was: every
+/// name, time and byte. The mount goes on; a user who had unmounted, one who brought no bundle, and the superuser go
+/// on, all without an alarm. Past states and snapshots work from then on.
 #[test]
 fn a_lost_server_comes_back() {
     let mut world = World::new(&["anna", "ben", "carla"]);
@@ -126,7 +124,7 @@ fn a_lost_server_comes_back() {
     world.umount("ben");
     let mut before = String::new();
     for round in 0..2 {
-        // Leaves of what others did are asked for now and then, up to where a device has seen the log.
+        // Clients ask for leaves of others' operations now and then, up to where they have seen the log.
         let mut last = fs::File::create(anna.join("anna/last")).expect("made");
         last.write_all(b"seen").and_then(|()| last.sync_all()).expect("at the server");
         drop(last);
@@ -136,14 +134,14 @@ fn a_lost_server_comes_back() {
             before = sums(&anna);
         }
         lose_server(&mut world);
-        // Anna's mount stays, and is asked; Ben's state is read.
+        // Anna's mount stays, and is asked for its bundle; Ben's is read from his state.
         let (hers, his) = (
             bundle_as(&world, "anna", &format!("anna-{round}"), &[]),
             bundle_as(&world, "ben", &format!("ben-{round}"), &[]),
         );
-        let said = exits(&rebuild(&world, &[&hers, &his]), 0);
-        assert!(said.contains("Nothing is missing") && said.contains("brought nothing"), "{said}");
-        assert!(!said.contains("known to nobody"), "all of the log is known: {said}");
+        let printed = exits(&rebuild(&world, &[&hers, &his]), 0);
+        assert!(printed.contains("Nothing is missing") && printed.contains("brought nothing"), "{printed}");
+        assert!(!printed.contains("known to nobody"), "all of the log is known: {printed}");
         world.start_server();
         assert_eq!(fs::read(anna.join("team/project/file-3")).expect("read"), b"changed");
         let ben = world.mount("ben");
@@ -154,7 +152,7 @@ fn a_lost_server_comes_back() {
                 assert_eq!(now, before, "{}", mount.display());
             }
         }
-        // At first locks are for those who held some before; once is enough to wait for that.
+        // At first, locks are for those who held some before; one wait for that is enough.
         let options = if round == 0 { "immutable=1" } else { "mode=rw" };
         let database = format!("file:{}?{options}", ben.join("team/db").display());
         assert_eq!(run(Command::new("sqlite3").arg(database).arg("PRAGMA integrity_check;")), "ok\n");
@@ -173,18 +171,19 @@ fn a_lost_server_comes_back() {
             let status = world.status(who);
             assert!(!status.contains("ALARM"), "{status}");
         }
-        run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
-        run(world.holdfast("operator").args(["server", "scrub", "--data"]).arg(world.data()));
+        run(&mut world.operator("gc"));
+        run(&mut world.operator("scrub"));
         world.umount("ben");
         world.umount("carla");
-        // What Carla wrote is to be in somebody's cache the second time.
+        // A cache must have Carla's file the second time.
         assert_eq!(fs::read(anna.join(format!("carla/after-{round}"))).expect("read"), long(8));
     }
 }
 
-/// Proves: what no bundle has is listed, with its path and who wrote it; everything else is there; reading it is an error
-/// and no alarm about the order; somebody who has it brings just that, later, while the file system is in use, and then it
-/// is whole. The data directory's key can be brought over, and then the superuser's is not needed.
+/// Proves: what no bundle has is listed, with its path and its writer, and everything else is there. Reading it is an
+/// error, and no alarm about the order. A client that has it can bring it later, while the file system is in use, and
+/// then everything is whole. The server's key can be taken from the lost data directory, and then the superuser's is
+/// not needed.
 #[test]
 fn what_is_missing_is_listed_and_brought_later() {
     let mut world = World::new(&["anna", "ben", "carla"]);
@@ -198,7 +197,7 @@ fn what_is_missing_is_listed_and_brought_later() {
     for who in ["anna", "ben", "carla"] {
         world.umount(who);
     }
-    // Whatever Carla's machine did last is lost: it has blocks, and nothing else that counts.
+    // The last operation of Carla's machine is lost: it has blocks, and nothing else that matters.
     world.kill_server();
     let key = fs::read(world.data().join("server-key")).expect("the key is kept elsewhere too");
     fs::remove_dir_all(world.data()).expect("lost");
@@ -241,8 +240,8 @@ fn what_is_missing_is_listed_and_brought_later() {
     world.stop_server();
     let mut again = world.holdfast("operator");
     again.args(["fs", "rebuild", "--blocks-only", "--data"]).arg(world.data()).arg(&carlas);
-    let said = run(&mut again);
-    assert!(said.contains("Nothing is missing"), "{said}");
+    let printed = run(&mut again);
+    assert!(printed.contains("Nothing is missing"), "{printed}");
     world.start_server();
     assert_eq!(fs::read(ben.join("team/lost")).expect("it is whole again"), long(1));
     let anna = world.mount("anna");
@@ -250,8 +249,8 @@ fn what_is_missing_is_listed_and_brought_later() {
     assert_eq!(sums(&anna), sums(&ben));
 }
 
-/// Proves: bundles that were cut off, altered anywhere, made of nothing or of another file system are refused with the file's
-/// name, or change nothing but what is missing; nothing wrong is ever served.
+/// Proves: bundles that were cut off, altered, invented, or of another file system are refused by their file's name, or
+/// change nothing but what is missing. Nothing wrong is ever served.
 #[test]
 fn forged_bundles_are_refused() {
     let mut world = World::new(&["anna"]);
@@ -270,12 +269,12 @@ fn forged_bundles_are_refused() {
         rebuild(&world, &[&bad])
     };
     for cut in [0, 7, 40, 41, 60, whole.len() / 2, whole.len() - 1] {
-        let said = exits(&attempt(&whole[..cut]), 65);
-        assert!(said.contains("bad.bundle"), "{said}");
+        let printed = exits(&attempt(&whole[..cut]), 65);
+        assert!(printed.contains("bad.bundle"), "{printed}");
     }
     exits(&attempt(&[&whole[..], b"more"].concat()), 65);
     exits(&attempt(&[7; 4000]), 65);
-    // One byte anywhere: refused, or it was in a block, which then is missing and told.
+    // One byte altered anywhere: the bundle is refused, or the byte was in a block, which is then reported missing.
     let step = whole.len() / 60;
     for at in (0..whole.len()).step_by(step.max(1)) {
         let mut altered = whole.clone();
@@ -284,42 +283,45 @@ fn forged_bundles_are_refused() {
         match output.status.code() {
             Some(65 | 80) => {}
             Some(0) => {
-                let said = text(&output);
-                let is_told = said.contains("are missing") || said.contains("known to nobody");
-                assert!(is_told || said.contains("Nothing is missing"), "byte {at}: {said}");
+                let printed = text(&output);
+                let is_told = printed.contains("are missing") || printed.contains("known to nobody");
+                assert!(is_told || printed.contains("Nothing is missing"), "byte {at}: {printed}");
             }
             other => panic!("byte {at}: {other:?}\n{}", text(&output)),
         }
     }
-    // A true and a false one together: only what is true counts.
+    // A true and a false bundle together: only what is true counts.
     let mut altered = whole.clone();
     let needle = &long(1)[1000..1032];
     let found = altered.windows(needle.len()).position(|window| window == needle).expect("the data is in it");
     altered[found] ^= 1;
     fs::write(&bad, &altered).expect("written");
     let _ = fs::remove_dir_all(world.data());
-    let said = exits(&rebuild(&world, &[&bad, &world.path("anna.bundle")]), 0);
-    assert!(said.contains("not what their addresses say") && said.contains("Nothing is missing"), "{said}");
-    // Another file system's.
+    let printed = exits(&rebuild(&world, &[&bad, &world.path("anna.bundle")]), 0);
+    assert!(
+        printed.contains("not what their addresses say") && printed.contains("Nothing is missing"),
+        "{printed}"
+    );
+    // A bundle of another file system.
     let other = World::new(&["anna"]);
     let mut list = other.holdfast("superuser");
     run(list.args(["fs", "show", &other.url, "--key"]).arg(other.key("superuser")));
     let foreign = bundle(&other, "superuser");
-    let said = exits(&rebuild(&world, &[&world.path("anna.bundle"), &foreign]), 64);
-    assert!(said.contains("one file system after the other"), "{said}");
-    // The wrong key signs nothing.
+    let printed = exits(&rebuild(&world, &[&world.path("anna.bundle"), &foreign]), 64);
+    assert!(printed.contains("one file system after the other"), "{printed}");
+    // A wrong key can sign nothing.
     let mut wrong = world.holdfast("operator");
     wrong.args(["fs", "rebuild", "--data"]).arg(world.path("data-2")).arg(world.path("anna.bundle"));
-    let said = exits(&wrong.output().expect("it runs"), 77);
-    assert!(said.contains("--superuser"), "{said}");
+    let printed = exits(&wrong.output().expect("it runs"), 77);
+    assert!(printed.contains("--superuser"), "{printed}");
     wrong.arg("--superuser").arg(world.key("anna"));
     exits(&wrong.output().expect("it runs"), 77);
     world.start_server();
     assert_eq!(sums(&world.mount("anna")), before);
 }
 
-/// Proves: the two sides of a fork are not mixed: nothing is rebuilt, evidence is kept that convicts the server on any
-/// machine, and either side can be chosen; those of the other side then refuse it.
+/// Proves: the two sides of a fork are not mixed. Nothing is rebuilt, and evidence is kept that convicts the server on
+/// any machine. Either side can be chosen; clients of the other side then refuse it.
 #[test]
 fn a_fork_is_found() {
     let mut world = World::new(&["anna", "ben"]);
@@ -342,10 +344,12 @@ fn a_fork_is_found() {
     lose_server(&mut world);
 
     let (hers, his) = (bundle(&world, "anna"), bundle(&world, "ben"));
-    let said = exits(&rebuild(&world, &[&hers, &his]), 80);
+    let printed = exits(&rebuild(&world, &[&hers, &his]), 80);
     assert!(
-        said.contains("anna.bundle") && said.contains("ben.bundle") && said.contains("Nothing was rebuilt"),
-        "{said}"
+        printed.contains("anna.bundle")
+            && printed.contains("ben.bundle")
+            && printed.contains("Nothing was rebuilt"),
+        "{printed}"
     );
     let evidence: Vec<PathBuf> = fs::read_dir(world.data().join("evidence"))
         .expect("kept")
@@ -357,11 +361,11 @@ fn a_fork_is_found() {
     assert!(exits(&judged, 80).contains("whoever has the server's key has promised two things"));
     assert!(!world.data().join("store").exists(), "nothing was begun");
 
-    let said = exits(&rebuild(&world, &[&hers]), 0);
-    assert!(said.contains("Nothing is missing"), "{said}");
+    let printed = exits(&rebuild(&world, &[&hers]), 0);
+    assert!(printed.contains("Nothing is missing"), "{printed}");
     // Ben's side comes too late.
-    let said = exits(&rebuild(&world, &[&his]), 80);
-    assert!(said.contains("Nothing was changed"), "{said}");
+    let printed = exits(&rebuild(&world, &[&his]), 80);
+    assert!(printed.contains("Nothing was changed"), "{printed}");
     world.start_server();
     let anna = world.mount("anna");
     assert_eq!(fs::read(anna.join("team/annas")).expect("read"), long(2));
@@ -369,7 +373,7 @@ fn a_fork_is_found() {
     exits(&world.try_mount("ben", &["--read-only"]), 80);
 }
 
-/// Kills a rebuild after some time; whether it had ended by itself.
+/// Kills a rebuild after some time; returns whether it had ended by itself.
 fn killed_after(command: &mut Command, milliseconds: u64) -> bool {
     let mut child: Child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     std::thread::sleep(std::time::Duration::from_millis(milliseconds));
@@ -379,7 +383,7 @@ fn killed_after(command: &mut Command, milliseconds: u64) -> bool {
     ended
 }
 
-/// Proves: a rebuild that is killed at any time is done once more with success; rebuilding again changes nothing; a device
+/// Proves: after a rebuild was killed at any time, the next one succeeds; rebuilding again changes nothing. A device
 /// that saw more can still bring its bundle as long as nothing else was done, and is refused afterwards.
 #[test]
 fn interrupted_repeated_and_late() {
@@ -390,7 +394,7 @@ fn interrupted_repeated_and_late() {
     }
     assert_eq!(fs::read_dir(ben.join("team")).expect("listed").count(), 60);
     world.umount("anna");
-    // Only Ben knows of this; Anna is the last to have seen what was before.
+    // Only Ben knows of this operation; Anna is the last to have seen the state before it.
     for number in 0..5 {
         fs::write(ben.join(format!("team/later-{number}")), long(200 + number)).expect("written");
     }
@@ -409,15 +413,15 @@ fn interrupted_repeated_and_late() {
     world.start_server();
     exits(&world.try_mount("ben", &["--read-only"]), 80);
     world.stop_server();
-    // Nobody has done anything since, so Ben is not too late. (His alarm is over with its cause.)
-    let said = exits(&rebuild(&world, &[&his]), 0);
-    assert!(said.contains("Nothing is missing"), "{said}");
+    // Nothing was done since, so Ben is not too late. His alarm ends with its cause.
+    let printed = exits(&rebuild(&world, &[&his]), 0);
+    assert!(printed.contains("Nothing is missing"), "{printed}");
     world.start_server();
     let ben = world.mount_with("ben", &["--acknowledge-alarm"]);
     assert_eq!(sums(&ben), all);
     let anna = world.mount("anna");
     assert_eq!(sums(&anna), all);
-    // From here on Ben does something that is lost, and Anna goes on without it.
+    // From here on an operation of Ben's is lost, and Anna goes on without it.
     world.umount("anna");
     let older = bundle_as(&world, "anna", "anna-2", &[]);
     fs::write(ben.join("team/last"), "gone").expect("written");
@@ -430,8 +434,8 @@ fn interrupted_repeated_and_late() {
     fs::write(anna.join("team/since"), "here").expect("written");
     world.umount("anna");
     world.stop_server();
-    let said = exits(&rebuild(&world, &[&newer]), 80);
-    assert!(said.contains("too late"), "{said}");
+    let printed = exits(&rebuild(&world, &[&newer]), 80);
+    assert!(printed.contains("too late"), "{printed}");
     world.start_server();
     assert!(world.mount("anna").join("team/since").exists(), "what was done since is untouched");
 }

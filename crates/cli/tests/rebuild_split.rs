@@ -1,4 +1,4 @@
-//! Servers that were lost while their blocks or their order were on other machines, made again from what clients have.
+//! Servers that were lost while their blocks or their order were on other machines, rebuilt from what clients have.
 
 use crate::common;
 
@@ -54,7 +54,7 @@ fn report(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Both read what they should, and write, without an alarm about the order.
+/// Asserts that both can read what they should, and write, without an alarm about the order.
 fn goes_on(world: &mut World, is_his_there: Found) {
     let team = world.mount("ben").join("team");
     assert_eq!(fs::read(team.join("hers")).expect("read"), noise(2, 300_000));
@@ -66,7 +66,7 @@ fn goes_on(world: &mut World, is_his_there: Found) {
     run(Command::new("sync").arg("-f").arg(team.join("after")));
     let anna = world.mount("anna").join("team");
     assert_eq!(fs::read_to_string(anna.join("after")).expect("read"), "work goes on\n");
-    // A block that nobody has is no fault of the order.
+    // A block that nobody has says nothing against the order.
     let (hers, his) = (world.status("anna"), world.status("ben"));
     assert!(!hers.to_lowercase().contains("alarm"), "{hers}");
     match is_his_there {
@@ -87,9 +87,9 @@ fn move_key(world: &World, from: &Path) {
     run(Command::new("cp").arg("-p").arg(from).arg(world.data()));
 }
 
-/// Proves: a consistency server that was lost with its disk is rebuilt beside its block server, which is asked for all that it
-/// has, so what no client has any more is there too. Without its key the store at the block server is given to the new one by
-/// renaming a directory; without either, the block server says whom to allow.
+/// Proves: a consistency server that was lost with its disk is rebuilt beside its block server, which is asked for
+/// everything it has, so that even what no client has is there. If the server's key is lost too, renaming a directory
+/// at the block server gives its store to the new server; until then the block server says whom to allow.
 #[test]
 fn the_order_is_lost_and_the_blocks_are_not() {
     let mut split = lived_in();
@@ -100,7 +100,7 @@ fn the_order_is_lost_and_the_blocks_are_not() {
     let bundles = [bundle(&split.world, "anna"), bundle(&split.world, "ben")];
     let at = split.blocks.address();
 
-    // With another key the block server does not know it.
+    // With another key the block server does not know this server.
     let refused = rebuild(&split.world, &bundles, &["--blocks", &at]);
     assert!(!refused.status.success());
     assert!(text(&refused).contains("--allow 'ssh-ed25519"), "{}", text(&refused));
@@ -113,10 +113,10 @@ fn the_order_is_lost_and_the_blocks_are_not() {
     split.world.start_server();
     goes_on(&mut split.world, Found::Whole);
 
-    // Lost again, and the key with it.
+    // The server is lost again, and its key with it.
     split.world.kill_server();
     fs::remove_dir_all(split.world.data()).expect("lost");
-    let own = run(split.world.holdfast("operator").args(["server", "key", "--data"]).arg(split.world.data()));
+    let own = run(&mut split.world.operator("key"));
     split.blocks.process.kill();
     let stores = split.blocks.data.join("servers");
     let old = fs::read_dir(&stores).expect("listed").next().expect("one").expect("read").path();
@@ -132,7 +132,7 @@ fn the_order_is_lost_and_the_blocks_are_not() {
     goes_on(&mut split.world, Found::Whole);
 }
 
-/// The directory's name for the store of a server with this key: its digits.
+/// The name of the directory that a block server has for a server's key: the key's digits.
 fn name_of(world: &World, base64: &str) -> String {
     let line = format!("ssh-ed25519 {base64} x");
     let key = holdfast_crypto::keyfile::parse_public(&line).expect("a key");
@@ -140,8 +140,8 @@ fn name_of(world: &World, base64: &str) -> String {
     key.to_string()
 }
 
-/// Proves: where consistency server and block server are lost together, a new block server is filled from the caches, and
-/// what none has is listed by its path.
+/// Proves: where consistency server and block server are lost together, a new block server is filled from caches, and
+/// what no cache has is listed by its path.
 #[test]
 fn all_of_a_split_server_is_lost() {
     let mut split = lived_in();
@@ -159,8 +159,8 @@ fn all_of_a_split_server_is_lost() {
     goes_on(&mut split.world, Found::Lost);
 }
 
-/// Proves: where the order was in etcd and etcd is lost, the server's directory says what to do, and that does it: the order is
-/// rebuilt beside the block server and moved into a new etcd.
+/// Proves: where the order was in etcd and etcd is lost, the server's directory says what to do, and doing it works:
+/// the order is rebuilt beside the block server and moved into a new etcd.
 #[test]
 fn etcd_is_lost() {
     let mut split = lived_in();
@@ -194,7 +194,7 @@ fn etcd_is_lost() {
     let etcd = Etcd::new(split.world.folder.path(), 0);
     convert(&split.world, &split.world.path("again"), &order(&etcd));
     split.world.start_server();
-    eventually("it is served", || split.world.mount_or_told("anna", &[]).is_ok());
+    eventually("it is served", || split.world.mount_or_output("anna", &[]).is_ok());
     split.world.umount("anna");
     goes_on(&mut split.world, Found::Whole);
 }

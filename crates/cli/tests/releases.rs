@@ -3,8 +3,8 @@
 
 use crate::common;
 
-use common::desk::Desk;
-use common::{eventually, free_port, noise, run, text};
+use common::publisher::Publisher;
+use common::{assert_same_trees, eventually, free_port, noise, run, run_json, text};
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -16,49 +16,43 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-fn same(left: &Path, right: &Path) {
-    let output =
-        Command::new("diff").args(["-r", "--no-dereference"]).args([left, right]).output().expect("it runs");
-    assert!(output.status.success(), "{}", text(&output));
-}
-
 fn status(mount: &Path) -> String {
     let output =
         Command::new("getfattr").args(["--only-values", "-n", "user.holdfast.status"]).arg(mount).output();
     text(&output.expect("getfattr runs"))
 }
 
-/// Published, served over HTTP, mounted: everything of the tree is there as it is, and stays the kernel's own to read;
-/// nothing can be changed. Without a mount the same by `ls`, `cat`, `get` and `verify`.
+/// Published, served over HTTP, mounted: the mount has everything of the tree as it is, from the kernel's cache too,
+/// and cannot be changed. Without a mount `ls`, `cat`, `get` and `verify` show the same.
 #[test]
 fn published_served_and_mounted() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let big: Vec<u8> = (0..3_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    desk.write("big", &big);
+    publisher.write("big", &big);
     for number in 0..200 {
-        desk.write(&format!("many/{number:03}"), format!("file {number}\n").repeat(number));
+        publisher.write(&format!("many/{number:03}"), format!("file {number}\n").repeat(number));
     }
-    desk.write(
+    publisher.write(
         "hello.c",
         "#include \"inc/words.h\"\n#include <stdio.h>\nint main(void) { puts(WORDS); return 0; }\n",
     );
-    desk.write("inc/words.h", "#define WORDS \"compiled from a release\"\n");
-    symlink("many/007", desk.path("tree/link")).expect("a link");
-    fs::hard_link(desk.path("tree/big"), desk.path("tree/inc/big too")).expect("a link");
-    File::create(desk.path("tree/sparse"))
+    publisher.write("inc/words.h", "#define WORDS \"compiled from a release\"\n");
+    symlink("many/007", publisher.path("tree/link")).expect("a link");
+    fs::hard_link(publisher.path("tree/big"), publisher.path("tree/inc/big too")).expect("a link");
+    File::create(publisher.path("tree/sparse"))
         .and_then(|file| {
             file.set_len(10 << 20)?;
             file.write_all_at(b"in the middle", 5 << 20)
         })
         .expect("written");
-    let report = desk.publish(&["--note", "First edition"]);
+    let report = publisher.publish(&["--note", "First edition"]);
     assert_eq!((&report["sequence"], &report["first"]), (&1.into(), &true.into()));
-    let id = desk.id();
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &[]);
-    same(&mount, &desk.path("tree"));
-    // Once more, from the kernel's and this machine's caches.
-    same(&mount, &desk.path("tree"));
+    let id = publisher.id();
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &[]);
+    assert_same_trees(&mount, &publisher.path("tree"));
+    // Once more, from the caches of the kernel and of this machine.
+    assert_same_trees(&mount, &publisher.path("tree"));
     let (one, two) = (
         fs::metadata(mount.join("big")).expect("stat"),
         fs::metadata(mount.join("inc/big too")).expect("stat"),
@@ -84,54 +78,54 @@ fn published_served_and_mounted() {
         "{}",
         status(&mount)
     );
-    let shown = run(desk.holdfast().arg("status").arg(&mount));
-    assert!(shown.contains("release 1") && shown.contains(&url), "{shown}");
-    // A real program, built straight from it.
-    let program = desk.path("hello");
+    let report = run(publisher.holdfast().arg("status").arg(&mount));
+    assert!(report.contains("release 1") && report.contains(&url), "{report}");
+    // A real program is compiled from the mount.
+    let program = publisher.path("hello");
     run(Command::new("cc").arg(mount.join("hello.c")).arg("-o").arg(&program));
     assert_eq!(run(&mut Command::new(&program)), "compiled from a release\n");
-    desk.umount(&mount);
+    publisher.umount(&mount);
 
     let link = format!("hf+release:{id}@{url}");
-    let listed = run(desk.holdfast().args(["ls", "-l", &link, "inc"]));
+    let listed = run(publisher.holdfast().args(["ls", "-l", &link, "inc"]));
     assert!(listed.contains("words.h") && listed.contains("file") && listed.lines().count() == 2, "{listed}");
     assert_eq!(
-        run(desk.holdfast().args(["cat", &link, "inc/words.h"])),
+        run(publisher.holdfast().args(["cat", &link, "inc/words.h"])),
         "#define WORDS \"compiled from a release\"\n"
     );
-    run(desk.holdfast().args(["get", &link, ".", "got"]));
-    same(&desk.path("got"), &desk.path("tree"));
-    let times = |path: &str| fs::metadata(desk.path(path)).expect("stat").modified().expect("a time");
+    run(publisher.holdfast().args(["get", &link, ".", "got"]));
+    assert_same_trees(&publisher.path("got"), &publisher.path("tree"));
+    let times = |path: &str| fs::metadata(publisher.path(path)).expect("stat").modified().expect("a time");
     assert_eq!(times("got/hello.c"), times("tree/hello.c"));
-    let verified = run(desk.holdfast().args(["verify", &link]));
+    let verified = run(publisher.holdfast().args(["verify", &link]));
     assert!(verified.contains("as signed") && verified.contains("First edition"), "{verified}");
-    assert!(run(desk.holdfast().args(["verify", &link, "many/999"])).contains("provably not there"));
-    desk.refused(66, &["cat", &link, "many/999"]);
-    desk.refused(73, &["get", &link, ".", "got"]);
-    // Which release is never left to the mirror to say.
-    assert!(desk.refused(64, &["ls", &url]).contains("cannot vouch for itself"));
-    desk.refused(76, &["ls", &url, "--id", &"0".repeat(64)]);
+    assert!(run(publisher.holdfast().args(["verify", &link, "many/999"])).contains("provably not there"));
+    publisher.refused(66, &["cat", &link, "many/999"]);
+    publisher.refused(73, &["get", &link, ".", "got"]);
+    // Which release it is, is never left to the mirror.
+    assert!(publisher.refused(64, &["ls", &url]).contains("cannot vouch for itself"));
+    publisher.refused(76, &["ls", &url, "--id", &"0".repeat(64)]);
 }
 
-/// A new release under a mount: names lead into it, and what is open stays what it was opened as, to the last byte: files,
-/// what is below directories, and listings.
+/// A new release under a mount: names lead into it, and what is open stays what it was opened as, to the last byte:
+/// files, what is below open directories, and listings.
 #[test]
 fn a_new_release_under_a_mount() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let (old, new) = (noise(1, 24 << 20), noise(2, 25 << 20));
-    desk.write("changes", &old);
+    publisher.write("changes", &old);
     for name in
         ["stays", "goes", "folder/inside", "folder/same/deep", "becomes a folder", "folder/becomes a folder"]
     {
-        desk.write(name, format!("first {name}"));
+        publisher.write(name, format!("first {name}"));
     }
     for number in 0..2_000 {
-        desk.write(&format!("many/{number}"), "");
+        publisher.write(&format!("many/{number}"), "");
     }
-    fs::hard_link(desk.path("tree/goes"), desk.path("tree/folder/goes too")).expect("a link");
-    desk.publish(&[]);
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &["--refresh", "1"]);
+    fs::hard_link(publisher.path("tree/goes"), publisher.path("tree/folder/goes too")).expect("a link");
+    publisher.publish(&[]);
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &["--refresh", "1"]);
     let open = |name: &str| File::open(mount.join(name)).expect("opened");
     let read = |file: &File| {
         let mut bytes = [0; 100];
@@ -149,25 +143,25 @@ fn a_new_release_under_a_mount() {
     let stat = |name: &str| fs::metadata(mount.join(name)).expect("stat").ino();
     let numbers = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
     assert!(!mount.join("new").exists() && !mount.join("folder/new").exists());
-    // The kernel knows it by both names, by this one last.
+    // The kernel knows the file by both names; this name was looked up last.
     assert_eq!(stat("goes"), stat("folder/goes too"));
 
-    desk.write("changes", &new);
-    desk.write("new", "new");
-    desk.write("folder/inside", "second inside");
-    desk.write("folder/new", "new");
+    publisher.write("changes", &new);
+    publisher.write("new", "new");
+    publisher.write("folder/inside", "second inside");
+    publisher.write("folder/new", "new");
     for name in ["goes", "folder/goes too", "becomes a folder", "folder/becomes a folder"] {
-        fs::remove_file(desk.path("tree").join(name)).expect("removed");
+        fs::remove_file(publisher.path("tree").join(name)).expect("removed");
     }
-    desk.write("becomes a folder/now", "now");
-    desk.write("folder/becomes a folder/now", "now");
+    publisher.write("becomes a folder/now", "now");
+    publisher.write("folder/becomes a folder/now", "now");
     for number in 0..1_000 {
-        fs::remove_file(desk.path("tree/many").join(number.to_string())).expect("removed");
-        desk.write(&format!("many/new {number}"), "");
+        fs::remove_file(publisher.path("tree/many").join(number.to_string())).expect("removed");
+        publisher.write(&format!("many/new {number}"), "");
     }
-    assert_eq!(desk.publish(&[])["sequence"], 2);
+    assert_eq!(publisher.publish(&[])["sequence"], 2);
     eventually("the new release is shown", || mount.join("new").exists());
-    same(&mount, &desk.path("tree"));
+    assert_same_trees(&mount, &publisher.path("tree"));
     assert!(!mount.join("goes").exists());
     assert!(status(&mount).contains("release 2"));
     let now = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
@@ -195,22 +189,22 @@ fn a_new_release_under_a_mount() {
     listed.extend(many.map(|name| name.expect("a name").file_name()));
     assert_eq!(listed, (0..2_000).map(|number| number.to_string().into()).collect());
     assert!(root.all(|name| name.expect("a name").file_name() != "new"), "the listing of then");
-    same(&mount, &desk.path("tree"));
+    assert_same_trees(&mount, &publisher.path("tree"));
 }
 
-/// Readers who open files all the time while releases come and go never see one that is not wholly of one release.
+/// Programs that open files all the time while releases come and go never see one that is not wholly of one release.
 #[test]
 fn readers_while_releases_come() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let content = |edition: u64| noise(edition, 700_000 + 50_000 * edition as usize);
-    let publish = |desk: &Desk, edition: u64| {
+    let publish = |publisher: &Publisher, edition: u64| {
         for name in ["top", "folder/below"] {
-            desk.write(name, [&edition.to_le_bytes()[..], &content(edition)].concat());
+            publisher.write(name, [&edition.to_le_bytes()[..], &content(edition)].concat());
         }
-        desk.publish(&[]);
+        publisher.publish(&[]);
     };
-    publish(&desk, 1);
-    let mount = desk.mount("release", &["--refresh", "1"]);
+    publish(&publisher, 1);
+    let mount = publisher.mount("release", &["--refresh", "1"]);
     let last = 6;
     let read = |name: &str| {
         let mut file = File::open(mount.join(name)).expect("opened");
@@ -235,18 +229,18 @@ fn readers_while_releases_come() {
             });
         }
         for edition in 2..=last {
-            publish(&desk, edition);
+            publish(&publisher, edition);
             eventually("it is shown", || status(&mount).contains(&format!("release {edition} ")));
         }
     });
 }
 
-/// A program that runs from a mount goes on as what it was started as when a new release has another one by its name.
+/// A program that runs from a mount goes on with its own code when a new release has another program by its name.
 #[test]
 fn a_running_program_stays() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let data = noise(3, 8 << 20);
-    fs::write(desk.path("data"), &data).expect("written");
+    fs::write(publisher.path("data"), &data).expect("written");
     let source = r#"
         #include <stdio.h>
         __asm__(".section .rodata\ndata: .incbin \"data\"\n.previous");
@@ -257,23 +251,23 @@ fn a_running_program_stays() {
                 if (at + 1 == 1 << 20 || at + 1 == 8 << 20) { printf("%lu\n", sum); fflush(stdout); getchar(); }
             }
         }"#;
-    fs::write(desk.path("program.c"), source).expect("written");
-    run(Command::new("cc").args(["program.c", "-o", "tree/program"]).current_dir(desk.folder.path()));
-    desk.publish(&[]);
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &["--refresh", "1"]);
+    fs::write(publisher.path("program.c"), source).expect("written");
+    run(Command::new("cc").args(["program.c", "-o", "tree/program"]).current_dir(publisher.folder.path()));
+    publisher.publish(&[]);
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &["--refresh", "1"]);
     let mut program = Command::new(mount.join("program"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("it runs");
-    let mut said = BufReader::new(program.stdout.take().expect("its words")).lines();
+    let mut printed = BufReader::new(program.stdout.take().expect("its words")).lines();
     let sum =
         |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
-    let mut next = || said.next().expect("a line").expect("text");
+    let mut next = || printed.next().expect("a line").expect("text");
     assert_eq!(next(), sum(&data[..1 << 20]).to_string());
-    desk.write("program", "#!/bin/sh\necho second\n");
-    desk.publish(&[]);
+    publisher.write("program", "#!/bin/sh\necho second\n");
+    publisher.publish(&[]);
     eventually("the new release is shown", || fs::metadata(mount.join("program")).expect("stat").len() < 100);
     assert_eq!(run(&mut Command::new(mount.join("program"))), "second\n");
     program.stdin.as_mut().expect("its input").write_all(b"x").expect("told");
@@ -282,22 +276,22 @@ fn a_running_program_stays() {
     assert!(program.wait().expect("ended").success());
 }
 
-/// What mirrors do not keep any more is ESTALE for who has it open, and never something else.
+/// Files that mirrors no longer have fail with ESTALE for programs that have them open, and never have other content.
 #[test]
 fn open_when_mirrors_let_go() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let old = noise(1, 16 << 20);
-    desk.write("changes", &old);
-    desk.publish(&["--keep", "1"]);
-    // A server would have the pack open still.
-    let mount = desk.mount("release", &["--refresh", "1", "--no-first-touch"]);
+    publisher.write("changes", &old);
+    publisher.publish(&["--keep", "1"]);
+    // A new server, as the running one still has the pack open.
+    let mount = publisher.mount("release", &["--refresh", "1", "--no-first-touch"]);
     let file = File::open(mount.join("changes")).expect("opened");
     let mut bytes = [0; 1000];
     file.read_exact_at(&mut bytes, 0).expect("read");
     assert!(bytes == old[..1000]);
     for edition in 2..5 {
-        desk.write("changes", noise(edition, 1 << 20));
-        desk.publish(&["--keep", "1"]);
+        publisher.write("changes", noise(edition, 1 << 20));
+        publisher.publish(&["--keep", "1"]);
     }
     eventually("the last release is shown", || status(&mount).contains("release 4"));
     file.read_exact_at(&mut bytes, 0).expect("the kernel has it");
@@ -307,27 +301,27 @@ fn open_when_mirrors_let_go() {
     assert!(fs::read(mount.join("changes")).expect("read") == noise(4, 1 << 20));
 }
 
-/// A sparse file of 1 GiB has its holes in a mounted release too: `du`, SEEK_DATA and SEEK_HOLE see them, `cp` copies them as
-/// such, and nothing is read of them; with many chunks as with few. A dense one has none.
+/// A sparse file of 1 GiB has its holes in a mounted release too: `du`, SEEK_DATA and SEEK_HOLE see them, `cp` copies
+/// them, and nothing is fetched for them, with many chunks as with few. A dense file has no holes.
 #[test]
 fn holes() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let (few, many) = (noise(1, 4096), noise(2, 6 << 20));
     let make = |name: &str, data: &[u8]| {
-        let file = File::create(desk.path("tree").join(name)).expect("made");
+        let file = File::create(publisher.path("tree").join(name)).expect("made");
         file.set_len(1 << 30).expect("sized");
         file.write_all_at(data, 256 << 20).expect("written");
         file.write_all_at(data, 768 << 20).expect("written");
     };
     make("few", &few);
     make("many", &many);
-    File::create(desk.path("tree/hole")).and_then(|file| file.set_len(1 << 30)).expect("made");
-    desk.write("dense", noise(3, 3 << 20));
-    desk.publish(&[]);
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &[]);
+    File::create(publisher.path("tree/hole")).and_then(|file| file.set_len(1 << 30)).expect("made");
+    publisher.write("dense", noise(3, 3 << 20));
+    publisher.publish(&[]);
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &[]);
     for (name, data) in [("few", &few[..]), ("many", &many), ("hole", &[])] {
-        let (there, copy) = (mount.join(name), desk.path(name));
+        let (there, copy) = (mount.join(name), publisher.path(name));
         let length = data.len() as u64;
         let is_sparse = |path: &Path| {
             let stat = fs::metadata(path).expect("stat");
@@ -364,21 +358,22 @@ fn holes() {
     assert_eq!(rustix::fs::seek(&dense, SeekFrom::Hole(0)), Ok(3 << 20));
 }
 
-/// A mirror that is torn or lies is found out, named, and not used any more; alone it is an error and never content.
+/// A mirror with damaged files, or one that lies, is detected, named, and used no more. If it is the only mirror,
+/// reading is an error and never returns wrong content.
 #[test]
 fn bad_mirrors() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     let content: Vec<u8> = (0..400_000u32).flat_map(|n| n.wrapping_mul(747_796_405).to_le_bytes()).collect();
-    desk.write("large", &content);
-    desk.write("small", "small ".repeat(100));
-    desk.publish(&[]);
+    publisher.write("large", &content);
+    publisher.write("small", "small ".repeat(100));
+    publisher.publish(&[]);
     let copy = |name: &str| {
-        run(Command::new("cp").arg("-r").arg(desk.path("release")).arg(desk.path(name)));
-        desk.path(name)
+        run(Command::new("cp").arg("-r").arg(publisher.path("release")).arg(publisher.path(name)));
+        publisher.path(name)
     };
     for pack in fs::read_dir(copy("altered").join("packs")).expect("packs") {
         let pack = File::options().read(true).write(true).open(pack.expect("a pack").path()).expect("opened");
-        // In the middle of what the blocks hold; some in every pack.
+        // In the middle of the blocks; some bytes in every pack.
         let length = pack.metadata().expect("stat").len();
         for at in (200..length.saturating_sub(10)).step_by(5_000) {
             pack.write_all_at(b"wrong", at).expect("written");
@@ -386,56 +381,60 @@ fn bad_mirrors() {
     }
     fs::remove_dir_all(copy("torn").join("packs")).expect("removed");
     fs::remove_dir_all(copy("lost").join("index")).expect("removed");
-    let (good, altered, torn) = (desk.serve("release"), desk.serve("altered"), desk.serve("torn"));
-    let fresh = |desk: &Desk| fs::remove_dir_all(desk.path("cache")).is_ok();
+    let (good, altered, torn) =
+        (publisher.serve("release"), publisher.serve("altered"), publisher.serve("torn"));
+    let fresh = |publisher: &Publisher| fs::remove_dir_all(publisher.path("cache")).is_ok();
 
     for bad in [&altered, &torn] {
-        let mount = desk.mount(bad, &[]);
+        let mount = publisher.mount(bad, &[]);
         for name in ["large", "small"] {
             let error = fs::read(mount.join(name)).expect_err("nothing good can be had");
             assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{name}: {error}");
         }
-        desk.umount(&mount);
-        fresh(&desk);
-        let mount = desk.mount(bad, &["--mirror", &good]);
+        publisher.umount(&mount);
+        fresh(&publisher);
+        let mount = publisher.mount(bad, &["--mirror", &good]);
         assert!(fs::read(mount.join("large")).expect("the other has it") == content);
-        same(&mount, &desk.path("tree"));
-        desk.umount(&mount);
-        fresh(&desk);
+        assert_same_trees(&mount, &publisher.path("tree"));
+        publisher.umount(&mount);
+        fresh(&publisher);
     }
-    // One that does not have the index that its own record names, the first to be asked.
-    let lost = desk.serve("lost");
-    let mount = desk.mount(&lost, &["--mirror", &good]);
-    same(&mount, &desk.path("tree"));
-    desk.umount(&mount);
-    fresh(&desk);
-    let id = desk.id();
-    let said = desk.refused(80, &["verify", &altered, "--id", &id]);
-    assert!(said.contains("not what the publisher signed"), "{said}");
+    // A mirror that does not have the index that its own record names, and that is asked first.
+    let lost = publisher.serve("lost");
+    let mount = publisher.mount(&lost, &["--mirror", &good]);
+    assert_same_trees(&mount, &publisher.path("tree"));
+    publisher.umount(&mount);
+    fresh(&publisher);
+    let id = publisher.id();
+    let printed = publisher.refused(80, &["verify", &altered, "--id", &id]);
+    assert!(printed.contains("not what the publisher signed"), "{printed}");
     let named = format!("warning: {altered} is a bad mirror");
-    assert!(said.contains(&named), "{said}");
-    fresh(&desk);
-    let said = desk.refused(69, &["verify", &torn, "--id", &id]);
-    assert!(said.contains("no mirror has block"), "{said}");
-    // Who is down is not said to be revoked, though a revocation is what it is asked for first.
+    assert!(printed.contains(&named), "{printed}");
+    fresh(&publisher);
+    let printed = publisher.refused(69, &["verify", &torn, "--id", &id]);
+    assert!(printed.contains("no mirror has block"), "{printed}");
+    // A mirror that is down is not reported as revoking, although a revocation is the first that it is asked for.
     let down = format!("http://127.0.0.1:{}/", free_port());
-    let said = desk.refused(69, &["verify", &down, "--id", &id]);
-    assert!(said.contains(&format!("{down} cannot be reached: ")) && !said.contains("revoked"), "{said}");
+    let printed = publisher.refused(69, &["verify", &down, "--id", &id]);
+    assert!(
+        printed.contains(&format!("{down} cannot be reached: ")) && !printed.contains("revoked"),
+        "{printed}"
+    );
 }
 
-/// Proves: whoever mounts a release from a mirror whose record is good and whose content cannot be had gets EIO, is told by
-/// `status` why and when it is tried again, can unmount, and reads everything once the mirror is mended; and who mounts it from
-/// a web server that knows no ranges is told so.
+/// Proves: if a release is mounted from a mirror whose record is good and whose content cannot be fetched, reading
+/// fails with EIO, `status` says why and when it is tried again, unmounting works, and everything can be read once the
+/// mirror is repaired. If the mirror is a web server without range requests, the error says so.
 #[test]
 fn half_bad_mirrors() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     for number in 0..20 {
-        desk.write(&number.to_string(), noise(number, 100_000));
+        publisher.write(&number.to_string(), noise(number, 100_000));
     }
-    desk.publish(&[]);
+    publisher.publish(&[]);
     for misdeed in [Misdeed::Breaks, Misdeed::TooMany, Misdeed::Resets, Misdeed::RedirectsElsewhere] {
-        let mirror = HostileMirror::of_folder(&desk.path("release"), misdeed, "packs/");
-        let mount = desk.mount(&mirror.url(), &[]);
+        let mirror = HostileMirror::of_folder(&publisher.path("release"), misdeed, "packs/");
+        let mount = publisher.mount(&mirror.url(), &[]);
         for number in 0..20 {
             let error = fs::read(mount.join(number.to_string())).expect_err("nothing can be had");
             assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{misdeed:?}: {error}");
@@ -444,49 +443,50 @@ fn half_bad_mirrors() {
         // A pause may be over before a busy machine has looked; the next one is longer.
         eventually("status tells", || {
             fs::read(mount.join("0")).expect_err("nothing can be had");
-            run(desk.holdfast().arg("status").arg(&mount)).contains(&paused)
+            run(publisher.holdfast().arg("status").arg(&mount)).contains(&paused)
         });
         mirror.set_honest(true);
         eventually("it is read", || (0..20).all(|number| fs::read(mount.join(number.to_string())).is_ok()));
-        same(&mount, &desk.path("tree"));
+        assert_same_trees(&mount, &publisher.path("tree"));
         mirror.set_honest(false);
-        desk.umount(&mount);
-        desk.remove_cache();
+        publisher.umount(&mount);
+        publisher.remove_cache();
     }
-    let mirror = HostileMirror::of_folder(&desk.path("release"), Misdeed::IgnoresRanges, "");
-    let (mount, output) = desk.try_mount(&mirror.url(), &[]);
+    let mirror = HostileMirror::of_folder(&publisher.path("release"), Misdeed::IgnoresRanges, "");
+    let (mount, output) = publisher.try_mount(&mirror.url(), &[]);
     assert!(output.status.success(), "{}", text(&output));
     let words = "sends whole files where parts are asked for";
     assert!(text(&output).contains(words), "{}", text(&output));
-    let shown = run(desk.holdfast().arg("status").arg(&mount));
-    assert!(shown.contains(words), "{shown}");
-    desk.umount(&mount);
+    let report = run(publisher.holdfast().arg("status").arg(&mount));
+    assert!(report.contains(words), "{report}");
+    publisher.umount(&mount);
 }
 
-/// A mirror that shows an old record to somebody who has seen a newer one is refused; so is one that has expired, in a
-/// running mount for everything but open files, until it is renewed; and a revoked one for good.
+/// A mirror that shows an old record is refused by a reader who has seen a newer one. A record that has expired is
+/// refused, in a running mount for everything but open files, until it is renewed. A revoked release is refused for
+/// good.
 #[test]
 fn old_expired_and_revoked() {
-    let mut desk = Desk::new();
-    desk.write("file", "first");
-    desk.write("other", "other");
-    desk.publish(&[]);
-    run(Command::new("cp").arg("-r").arg(desk.path("release")).arg(desk.path("old")));
-    desk.write("file", "second");
-    desk.publish(&[]);
-    let (new, old) = (desk.serve("release"), desk.serve("old"));
-    let id = desk.id();
-    assert_eq!(run(desk.holdfast().args(["cat", &new, "--id", &id, "file"])), "second");
-    let said = desk.refused(76, &["cat", &old, "--id", &id, "file"]);
-    assert!(said.contains("rolls back"), "{said}");
+    let mut publisher = Publisher::new();
+    publisher.write("file", "first");
+    publisher.write("other", "other");
+    publisher.publish(&[]);
+    run(Command::new("cp").arg("-r").arg(publisher.path("release")).arg(publisher.path("old")));
+    publisher.write("file", "second");
+    publisher.publish(&[]);
+    let (new, old) = (publisher.serve("release"), publisher.serve("old"));
+    let id = publisher.id();
+    assert_eq!(run(publisher.holdfast().args(["cat", &new, "--id", &id, "file"])), "second");
+    let printed = publisher.refused(76, &["cat", &old, "--id", &id, "file"]);
+    assert!(printed.contains("rolls back"), "{printed}");
 
-    let mount = desk.mount(&new, &["--refresh", "1"]);
+    let mount = publisher.mount(&new, &["--refresh", "1"]);
     let open = File::open(mount.join("file")).expect("opened");
-    // The mount must take up a record before it expires: if the machine stood still for so long, the next one.
+    // The mount must accept the record before it expires: if the machine stood still for too long, the next one.
     let mut seconds = 3;
     eventually("it expires", || {
-        desk.write("changes", seconds.to_string());
-        desk.publish(&["--expires", &format!("{seconds}s")]);
+        publisher.write("changes", seconds.to_string());
+        publisher.publish(&["--expires", &format!("{seconds}s")]);
         let end = Instant::now() + Duration::from_secs(2 * seconds);
         seconds *= 2;
         let has_expired = || {
@@ -502,16 +502,19 @@ fn old_expired_and_revoked() {
     open.read_exact_at(&mut bytes, 0).expect("what was open is read on");
     assert_eq!(&bytes, b"second");
     assert!(status(&mount).contains("expired"), "{}", status(&mount));
-    let (_, refused) = desk.try_mount(&new, &[]);
+    let (_, refused) = publisher.try_mount(&new, &[]);
     assert!(!refused.status.success() && text(&refused).contains("expired"), "{}", text(&refused));
-    let loud =
-        desk.holdfast().args(["cat", &new, "--id", &id, "file", "--allow-stale"]).output().expect("it runs");
+    let loud = publisher
+        .holdfast()
+        .args(["cat", &new, "--id", &id, "file", "--allow-stale"])
+        .output()
+        .expect("it runs");
     assert!(loud.status.success() && text(&loud).contains("STALE"), "{}", text(&loud));
 
-    desk.publish(&[]);
+    publisher.publish(&[]);
     eventually("it goes on when it is renewed", || fs::read(mount.join("other")).is_ok());
 
-    run(desk.holdfast().args([
+    run(publisher.holdfast().args([
         "release",
         "revoke",
         "release",
@@ -527,21 +530,22 @@ fn old_expired_and_revoked() {
             .is_err_and(|error| error.raw_os_error() == Some(Errno::KEYREVOKED.raw_os_error()))
     });
     drop(open);
-    desk.umount(&mount);
-    let said = desk.refused(77, &["cat", &old, "--id", &id, "file"]);
-    assert!(said.contains("the key was stolen"), "what was seen once is remembered: {said}");
+    publisher.umount(&mount);
+    let printed = publisher.refused(77, &["cat", &old, "--id", &id, "file"]);
+    assert!(printed.contains("the key was stolen"), "what was seen once is remembered: {printed}");
 }
 
-/// Who lists an opaque directory sees what was referred to; every name can be looked up, and its absence proven.
+/// Listing an opaque directory shows only the names that were looked up; each name can be looked up, and its absence
+/// proven.
 #[test]
 fn opaque_directories() {
-    let mut desk = Desk::new();
+    let mut publisher = Publisher::new();
     for number in 0..2_000 {
-        desk.write(&format!("names/{number}"), format!("{number}"));
+        publisher.write(&format!("names/{number}"), format!("{number}"));
     }
-    desk.publish(&["--opaque", "names"]);
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &[]);
+    publisher.publish(&["--opaque", "names"]);
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &[]);
     let names = || -> Vec<String> {
         let names = fs::read_dir(mount.join("names")).expect("listed");
         names.map(|name| name.expect("a name").file_name().into_string().expect("text")).collect()
@@ -554,38 +558,37 @@ fn opaque_directories() {
     assert_eq!(names(), ["1234", "7"]);
 }
 
-/// What a release held at a time can be proven later by who had accepted it then: present or absent.
+/// A reader who had accepted a release can prove later what it had at a time: that a name was present, or absent.
 #[test]
 fn as_of_a_time() {
-    let desk = Desk::new();
-    desk.write("price", "one");
-    desk.publish(&[]);
-    let id = desk.id();
-    let then = |desk: &Desk| {
-        let shown = run(desk.holdfast().args(["--json", "verify", "release", "--id", &id]));
-        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-        shown["issued"].as_str().expect("a time").replace(" UTC", "Z").replace(' ', "T")
+    let publisher = Publisher::new();
+    publisher.write("price", "one");
+    publisher.publish(&[]);
+    let id = publisher.id();
+    let then = |publisher: &Publisher| {
+        let report = run_json(publisher.holdfast().args(["--json", "verify", "release", "--id", &id]));
+        report["issued"].as_str().expect("a time").replace(" UTC", "Z").replace(' ', "T")
     };
-    let first = then(&desk);
+    let first = then(&publisher);
     std::thread::sleep(Duration::from_millis(1_100));
-    fs::remove_file(desk.path("tree/price")).expect("removed");
-    desk.write("other", "two");
-    desk.publish(&[]);
-    let second = then(&desk);
+    fs::remove_file(publisher.path("tree/price")).expect("removed");
+    publisher.write("other", "two");
+    publisher.publish(&[]);
+    let second = then(&publisher);
     let verify = |time: &str, path: &str| {
-        run(desk.holdfast().args(["verify", "release", "--id", &id, "--as-of", time, path]))
+        run(publisher.holdfast().args(["verify", "release", "--id", &id, "--as-of", time, path]))
     };
     assert!(verify(&first, "price").contains("price is there"));
     assert!(verify(&second, "price").contains("provably not there"));
     assert!(verify(&first, "other").contains("provably not there"));
-    desk.refused(66, &["verify", "release", "--id", &id, "--as-of", "2001-01-01", "price"]);
+    publisher.refused(66, &["verify", "release", "--id", &id, "--as-of", "2001-01-01", "price"]);
 }
 
-/// Only the last releases are kept whole, and packs of which little is needed are written anew: the directory does not
+/// Only the last releases are retained whole, and packs of which little is needed are rewritten: the directory does not
 /// grow for ever, and stays whole.
 #[test]
 fn old_releases_go() {
-    let desk = Desk::new();
+    let publisher = Publisher::new();
     let noise = |seed: u64| -> Vec<u8> {
         let mut random = seed;
         let mut next = || {
@@ -595,36 +598,37 @@ fn old_releases_go() {
         (0..2_000_000).map(|_| next()).collect()
     };
     let size = || {
-        let out = run(Command::new("du").args(["-sb"]).arg(desk.path("release")));
+        let out = run(Command::new("du").args(["-sb"]).arg(publisher.path("release")));
         out.split_whitespace().next().expect("a number").parse::<u64>().expect("a number")
     };
-    desk.write("stays", noise(1));
+    publisher.write("stays", noise(1));
     for edition in 2..12u64 {
-        desk.write("changes", noise(edition));
-        desk.publish(&["--keep", "2"]);
-        let id = desk.id();
-        run(desk.holdfast().args(["verify", "release", "--id", &id]));
+        publisher.write("changes", noise(edition));
+        publisher.publish(&["--keep", "2"]);
+        let id = publisher.id();
+        run(publisher.holdfast().args(["verify", "release", "--id", &id]));
     }
-    // The tree has 4 MB, of which half differ between releases: two kept, and one more for those who still read it.
+    // The tree has 4 MB, of which half differ between releases: two are retained, and one more for those who still read
+    // it.
     assert!(size() < 11_000_000, "{}", size());
-    let records: Vec<_> = fs::read_dir(desk.path("release/records")).expect("records").collect();
+    let records: Vec<_> = fs::read_dir(publisher.path("release/records")).expect("records").collect();
     assert_eq!(records.len(), 2);
 }
 
-/// A publisher that is killed at any time leaves the release as it was, and the next one goes on.
+/// A publisher that is killed at any time leaves the release as it was, and the next run goes on.
 #[test]
 fn killed_while_publishing() {
-    let desk = Desk::new();
+    let publisher = Publisher::new();
     for number in 0..300 {
-        desk.write(&format!("{number}"), format!("{number} ").repeat(2_000));
+        publisher.write(&format!("{number}"), format!("{number} ").repeat(2_000));
     }
-    desk.publish(&[]);
-    let id = desk.id();
+    publisher.publish(&[]);
+    let id = publisher.id();
     for round in 0..6u64 {
         for number in 0..300 {
-            desk.write(&format!("{number}"), format!("{round} {number} ").repeat(2_000));
+            publisher.write(&format!("{number}"), format!("{round} {number} ").repeat(2_000));
         }
-        let mut publisher = desk
+        let mut publishing = publisher
             .holdfast()
             .args(["publish", "tree", "--to", "release", "--key", "key"])
             .stdout(Stdio::piped())
@@ -632,16 +636,16 @@ fn killed_while_publishing() {
             .spawn()
             .expect("it runs");
         std::thread::sleep(Duration::from_millis(15 * round));
-        let _ = publisher.kill();
-        let mut said = String::new();
-        let _ = BufReader::new(publisher.stdout.take().expect("a pipe")).read_line(&mut said);
-        publisher.wait().expect("it ends");
-        run(desk.holdfast().args(["verify", "release", "--id", &id]));
+        let _ = publishing.kill();
+        let mut printed = String::new();
+        let _ = BufReader::new(publishing.stdout.take().expect("a pipe")).read_line(&mut printed);
+        publishing.wait().expect("it ends");
+        run(publisher.holdfast().args(["verify", "release", "--id", &id]));
     }
-    desk.publish(&[]);
-    run(desk.holdfast().args(["get", "release", ".", "got", "--id", &id]));
-    same(&desk.path("got"), &desk.path("tree"));
-    let left = fs::read_dir(desk.path("release/packs")).expect("packs");
+    publisher.publish(&[]);
+    run(publisher.holdfast().args(["get", "release", ".", "got", "--id", &id]));
+    assert_same_trees(&publisher.path("got"), &publisher.path("tree"));
+    let left = fs::read_dir(publisher.path("release/packs")).expect("packs");
     let unfinished = left.filter(|pack| {
         pack.as_ref().is_ok_and(|pack| pack.file_name().to_string_lossy().starts_with("new-"))
     });

@@ -1,5 +1,5 @@
-//! A server is put back from a backup, and its superuser declares that: nobody raises an alarm, everybody goes on, and what
-//! was lost is listed, kept, and never comes back.
+//! A server is put back from a backup, and the superuser declares that: no alarm is raised, everybody goes on, and what
+//! was lost is listed, kept, and never comes back by itself.
 
 use crate::common;
 
@@ -23,32 +23,34 @@ pub fn keep(world: &World, name: &str) -> PathBuf {
     copy
 }
 
-/// Puts a copy in the place of the data directory.
+/// Puts a copy in place of the data directory.
 pub fn put_back(world: &World, copy: &Path) {
     fs::remove_dir_all(world.data()).expect("removed");
     run(Command::new("cp").arg("-a").arg(copy).arg(world.data()));
 }
 
-/// The superuser says that what is served was put back.
+/// The superuser declares that the server was put back.
 pub fn declare(world: &World) -> serde_json::Value {
     let mut command = world.holdfast("superuser");
     command
         .args(["fs", "restored", &world.url, "--yes", "--json", "--superuser"])
         .arg(world.key("superuser"));
-    serde_json::from_str(&run(&mut command)).expect("JSON")
+    run_json(&mut command)
 }
 
-/// What `who` keeps of what was lost.
-fn kept(world: &World, who: &str) -> Vec<PathBuf> {
+/// The evidence files in which `who` has what the restore lost.
+fn lost_evidence(world: &World, who: &str) -> Vec<PathBuf> {
     let found =
         run(Command::new("find").arg(world.path(&format!("{who}-state"))).args(["-name", "*-lost.evidence"]));
     found.lines().map(PathBuf::from).collect()
 }
 
+/// Proves: after a restore that the superuser has declared, mounts that run and users who come back go on without an alarm;
+/// what was lost is listed and kept, and the lost state itself is refused.
 #[test]
 fn a_declared_restore_raises_no_alarm() {
     let mut world = World::new(&["anna", "ben"]);
-    // So that what is lost stays so: see `sent_again.rs`.
+    // Without sending it again, so that what is lost stays lost: `sent_again.rs` tests that.
     let plain = ["--no-send-again"];
     let (anna, ben) = (world.mount_with("anna", &plain), world.mount_with("ben", &plain));
     write(&anna.join("anna/early"), "early").expect("written");
@@ -64,7 +66,7 @@ fn a_declared_restore_raises_no_alarm() {
     let lost = keep(&world, "lost");
     put_back(&world, &backup);
 
-    // Nothing is served until the superuser has said so; who asks waits.
+    // Nothing is served until the superuser has declared the restore; calls wait.
     world.start_server_with(&["--restored"]);
     let waits = Command::new("timeout")
         .args(["2", "ls"])
@@ -76,14 +78,15 @@ fn a_declared_restore_raises_no_alarm() {
     let declared = declare(&world);
     assert!(declared["size"].as_u64().is_some_and(|size| size > 0), "{declared}");
 
-    // Mounts that run take it up by themselves, whether somebody looks or not, and say so; it is no alarm.
+    // Running mounts accept the declaration by themselves, whether they are used or not, and report it, which is no
+    // alarm.
     eventually("ben's call is answered", || fs::read_dir(ben.join("team")).is_ok());
     for who in ["anna", "ben"] {
         eventually("the mount goes over", || world.status(who).contains("Restored"));
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
     }
 
-    // What is left is there, and can be changed by both.
+    // What is left is there, and both can change it.
     assert_eq!(fs::read_to_string(anna.join("anna/early")).expect("left"), "early");
     assert_eq!(fs::read_to_string(anna.join("team/shared")).expect("left"), "one");
     assert!(!anna.join("anna/late").exists() && !ben.join("team/late").exists());
@@ -96,20 +99,20 @@ fn a_declared_restore_raises_no_alarm() {
     for who in ["anna", "ben"] {
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
         assert!(world.status(who).contains("Restored"), "{}", world.status(who));
-        assert_eq!(kept(&world, who).len(), 1, "what {who} had seen is kept");
+        assert_eq!(lost_evidence(&world, who).len(), 1, "what {who} had seen is kept");
     }
-    // What was lost lies beside the present, as far as a cache has it.
+    // What was lost is beside the present state, as far as a cache has it.
     let aside = world.path("aside");
-    let lost_part = kept(&world, "anna").remove(0);
+    let lost_part = lost_evidence(&world, "anna").remove(0);
     run(world.holdfast("anna").args(["evidence", "merge"]).arg(&anna).arg(lost_part).arg("--to").arg(&aside));
-    // The superuser can go on as well, and so can whoever is new.
+    // The superuser can go on as well, and so can a new user.
     world.keygen("carl");
     let public = fs::read_to_string(world.path("carl.key.pub")).expect("a key");
     world.administer(&["fs", "user", "add", &world.url.clone(), "carl", public.trim()]);
     let carl = world.mount("carl");
     assert_eq!(fs::read_to_string(carl.join("anna/late")).expect("read"), "again");
 
-    // What was lost cannot come back.
+    // The lost state is put back, and is refused.
     world.stop_server();
     put_back(&world, &lost);
     world.start_server();
@@ -119,8 +122,8 @@ fn a_declared_restore_raises_no_alarm() {
     assert!(text(&refused).contains("restore"), "{}", text(&refused));
 }
 
-/// Devices that noticed the restore before it was declared, and raised an alarm, go on as well; and of what was put back
-/// twice, also from before the first restore, the same holds.
+/// Devices that noticed the restore before it was declared, and raised an alarm, go on too. The same holds if the
+/// server is put back twice, the second time to before the first restore.
 #[test]
 fn alarms_from_before_the_declaration_end() {
     let mut world = World::new(&["anna"]);
@@ -136,7 +139,7 @@ fn alarms_from_before_the_declaration_end() {
         write(&anna.join("anna/round"), "changed").expect("written");
         world.umount("anna");
         world.stop_server();
-        // An operator who does not know: an ordinary start on the old data.
+        // The operator starts the server on the old data as usual, without declaring a restore.
         put_back(&world, &oldest);
         world.start_server();
         let refused = world.try_mount("anna", &[]);
@@ -154,8 +157,8 @@ fn alarms_from_before_the_declaration_end() {
     }
 }
 
-/// A declaration that is killed, wherever it is, is finished by the next one; and who was away meanwhile, and so has met
-/// neither the older state nor the declaration, takes it up when they mount.
+/// A declaration that is killed at any point is completed by the next one. A client that was away meanwhile, and has
+/// met neither the older state nor the declaration, accepts it at its next mount.
 #[test]
 fn a_declaration_that_breaks_off_is_finished() {
     let mut world = World::new(&["anna"]);
@@ -183,7 +186,7 @@ fn a_declaration_that_breaks_off_is_finished() {
         let was_killed = child.try_wait().expect("waited").is_none();
         child.kill().expect("killed");
         let output = child.wait_with_output().expect("waited");
-        // The processes of one that was killed may still be ending.
+        // Processes of the killed command may still be ending.
         if text(&output).contains("in use by another process") {
             continue;
         }
@@ -192,7 +195,7 @@ fn a_declaration_that_breaks_off_is_finished() {
         }
         delay += Duration::from_millis(15);
     };
-    // One that was killed after it was done leaves nothing to be declared.
+    // If the command was killed after it was done, there is nothing left to declare.
     let done = declared.status.success() || text(&declared).contains("not started as one that was put back");
     assert!(done, "{}", text(&declared));
     let anna = world.mount_with("anna", &["--no-send-again"]);
@@ -205,7 +208,8 @@ fn a_declaration_that_breaks_off_is_finished() {
     world.administer(&["fs", "user", "add", &world.url.clone(), "carl", public.trim()]);
 }
 
-/// A declaration is refused where nothing was put back, by anybody but the superuser, and where the key's state is not.
+/// A declaration is refused where nothing was put back, from anybody but the superuser, and where the state of the
+/// superuser's key is missing.
 #[test]
 fn who_may_not_declare() {
     let world = World::new(&["anna"]);
@@ -227,6 +231,6 @@ fn who_may_not_declare() {
     assert!(!member.status.success() && text(&member).contains("superuser"), "{}", text(&member));
     let elsewhere = declare("anna", "superuser");
     assert!(!elsewhere.status.success() && text(&elsewhere).contains("state"), "{}", text(&elsewhere));
-    // What was refused changes nothing: the superuser goes on.
+    // The refused declarations changed nothing: the superuser goes on.
     world.administer(&["fs", "group", "add", &world.url.clone(), "more", "anna"]);
 }

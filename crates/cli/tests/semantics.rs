@@ -1,4 +1,4 @@
-//! What programs may rely on, through the kernel: the calls of the Unix file interface and their errors.
+//! What programs may rely on: the calls of the Unix file interface and their errors, through the kernel.
 
 use crate::common;
 
@@ -72,7 +72,7 @@ fn names() {
     assert!(fs::metadata(at("socket")).expect("stat").file_type().is_socket());
 }
 
-/// Attributes: mode, times, sizes, extended attributes, and what cannot be set.
+/// Attributes: mode, times, sizes, extended attributes, and those that cannot be set.
 #[test]
 fn attributes() {
     let mut world = World::new(&["anna", "ben"]);
@@ -115,7 +115,7 @@ fn attributes() {
     let space = rustix::fs::statvfs(&base).expect("statvfs");
     assert!(space.f_blocks > 0 && space.f_namemax == 255);
 
-    // What others own cannot be written, and is shown as nobody's.
+    // Files of others cannot be written, and are shown as those of nobody.
     let ben = world.mount("ben").join("ben");
     fs::write(ben.join("his"), "his").expect("written");
     let his = base.parent().expect("the root").join("ben/his");
@@ -126,8 +126,8 @@ fn attributes() {
     assert!(matches!(errno(fs::write(his.with_file_name("new"), "x")), 1 | 13));
 }
 
-/// Data: appending by two at once, holes, punching, copying in the kernel, files that have no name any more, and
-/// a file that is truncated by opening it.
+/// Data: two programs that append at once, holes, punching, copying in the kernel, files without a name, and a file
+/// that opening truncates.
 #[test]
 fn data() {
     let mut world = World::new(&["anna"]);
@@ -194,8 +194,8 @@ fn data() {
     assert_eq!(fs::read_to_string(&file).expect("read"), "short and synced");
 }
 
-/// A program of random reads, writes, cuts, extensions, punches, closes and opens on one file sees what an array
-/// in memory would, whatever the kernel caches; so does another user in the end.
+/// A program of random reads, writes, truncations, extensions, punches, closes and opens on one file sees what an array
+/// in memory would have, whatever the kernel caches; in the end so does another user.
 #[test]
 fn a_file_is_an_array() {
     let mut world = World::new(&["anna", "ben"]);

@@ -1,5 +1,5 @@
-//! What a device had written, had acknowledged, and a declared restore of the server lost, is there again by itself: under
-//! mounts that run and for who was away, once, whatever is killed, and without undoing what others have done since.
+//! Acknowledged changes of a device that a declared restore of the server lost are made again by themselves: for mounts
+//! that run and for devices that were away, once, whatever is killed, and without undoing what others have done since.
 
 use crate::common;
 use crate::restored::{declare, keep, put_back};
@@ -25,7 +25,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| format!("({error})"))
 }
 
-/// Stops the server and keeps a copy of its data; it runs again.
+/// Copies the data of the stopped server, and starts it again.
 fn back_up(world: &mut World) -> PathBuf {
     world.stop_server();
     let backup = keep(world, "backup");
@@ -33,7 +33,7 @@ fn back_up(world: &mut World) -> PathBuf {
     backup
 }
 
-/// Puts the copy back, and has that declared.
+/// Puts the copy back, and has the restore declared.
 fn restore(world: &mut World, backup: &Path) {
     world.stop_server();
     put_back(world, backup);
@@ -42,14 +42,10 @@ fn restore(world: &mut World, backup: &Path) {
 }
 
 fn status(world: &World, who: &str) -> serde_json::Value {
-    let mut command = world.holdfast(who);
-    // It says with its exit code, too, whether all is well.
-    let output = command.args(["status", "--json"]).output().expect("it runs");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    report["processes"][0]["engine"].clone()
+    world.process_status(who)["engine"].clone()
 }
 
-/// Waits until all is sent again.
+/// Waits until everything is made again, and returns the report.
 fn sent_again(world: &World, who: &str) -> serde_json::Value {
     holdfast_testing::eventually_some(&format!("{who}: all is sent again"), || {
         let report = status(world, who)["sent_again"].clone();
@@ -65,14 +61,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn git(at: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(at).args(["-c", "user.name=anna", "-c", "user.email=anna@example.org"]);
-    run(command.args(arguments))
-}
-
-/// Proves: mounts that run go on: what they wrote, made, removed and moved is so again, large files too, without an alarm,
-/// an unmount, or a doubled name; what they have open goes on; and everybody sees it.
+/// Proves: running mounts go on. What they wrote, made, removed and moved is so again, large files too, without an
+/// alarm, an unmount or a duplicate name. Open files stay usable, and everybody sees the result.
 #[test]
 fn mounts_that_run_go_on() {
     let mut world = World::new(&["anna", "ben"]);
@@ -126,7 +116,7 @@ fn mounts_that_run_go_on() {
         assert!(words.contains("Sent again") && !words.contains("ALARM"), "{words}");
     }
     drop(open);
-    // The work goes on in the restored state, and nothing is made again once more.
+    // Work goes on in the restored state, and nothing is made twice.
     write(&anna.join("anna/edited"), "once more");
     world.umount("anna");
     let anna = world.mount("anna");
@@ -134,8 +124,8 @@ fn mounts_that_run_go_on() {
     assert_eq!(status(&world, "anna")["sent_again"], serde_json::Value::Null);
 }
 
-/// Proves: who comes back later finds what others have done since as they left it, and its own lost versions beside that;
-/// what nobody else touched is as it had made it.
+/// Proves: a device that comes back later finds what others have done since as they left it, and its own lost versions
+/// as conflict copies. What nobody else touched is as it had made it.
 #[test]
 fn what_others_did_since_stands() {
     let mut world = World::new(&["anna", "ben"]);
@@ -175,11 +165,10 @@ fn what_others_did_since_stands() {
     let back: Vec<&String> = back.iter().filter(|name| name.starts_with("removed by ben")).collect();
     assert_eq!(back.len(), 1, "{report}");
     assert_eq!(read(&anna.join("team").join(back[0])), "anna's, and lost");
-    let kept: serde_json::Value =
-        serde_json::from_str(&run(world.holdfast("anna").args(["conflicts", "--json"]))).expect("JSON");
+    let listed = run_json(world.holdfast("anna").args(["conflicts", "--json"]));
     let ids: Vec<&str> =
-        kept.as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
-    assert_eq!(ids.len(), 1, "{kept}");
+        listed.as_array().expect("a list").iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(ids.len(), 1, "{listed}");
     let out = world.path("out");
     run(world.holdfast("anna").args(["conflicts", "get", ids[0], "--out"]).arg(&out));
     assert_eq!(read(&out), "anna's, and lost");
@@ -204,7 +193,7 @@ fn kills_double_nothing() {
 
     let mut delay = Duration::ZERO;
     loop {
-        // The processes beside a killed one may still be ending.
+        // Processes beside the killed one may still be ending.
         eventually("it is mounted", || {
             let mounted = world.try_mount("anna", &[]);
             assert!(mounted.status.success() || text(&mounted).contains("in use"), "{}", text(&mounted));
@@ -238,7 +227,7 @@ fn write_unsynced(path: &Path, number: usize) {
     fs::write(path, format!("content {number}")).expect("written");
 }
 
-/// Proves: a git repository is whole after a restore, with the commits and branches that were lost, and goes on.
+/// Proves: after a restore a git repository is whole, with the commits and branches that were lost, and can be used.
 #[test]
 fn a_repository_is_whole() {
     let mut world = World::new(&["anna", "ben"]);
@@ -275,7 +264,8 @@ fn a_repository_is_whole() {
     assert_eq!(git(&clone, &["log", "--format=%s", "-1"]).trim(), "after");
 }
 
-/// Proves: what write-back had not sent yet, made on what was lost, is sent on top of that, without a conflict.
+/// Proves: changes that write-back had not sent yet, and that build on what was lost, are sent after it, without a
+/// conflict.
 #[test]
 fn unsent_changes_follow_the_lost_ones() {
     let mut world = World::new(&["anna", "ben"]);
@@ -302,13 +292,13 @@ fn unsent_changes_follow_the_lost_ones() {
             && read(&ben.join("team/made/second")) == "never sent"
     });
     assert_eq!(names(&ben.join("team")), ["file", "made"]);
-    let kept = run(world.holdfast("anna").args(["conflicts", "--json"]));
-    assert_eq!(kept.trim(), "[]");
+    let listed = run(world.holdfast("anna").args(["conflicts", "--json"]));
+    assert_eq!(listed.trim(), "[]");
     assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
 }
 
-/// Proves: what cannot be had any more is told of by its name, with the reason, and harms nothing else; and who does not
-/// want it gets nothing sent again.
+/// Proves: what no cache has any more is reported by its name, with the reason, and harms nothing else. With the option
+/// for that, nothing is made again.
 #[test]
 fn what_is_not_kept_is_told() {
     let mut world = World::new(&["anna", "ben"]);
@@ -319,7 +309,7 @@ fn what_is_not_kept_is_told() {
     write(&anna.join("anna/small"), "small");
     write(&ben.join("ben/lost"), "lost");
     world.umount("anna");
-    // Somebody has emptied the cache of what files hold; the tables are still in the evidence of nobody.
+    // The content of the lost files is removed from the cache, which alone had it.
     let cache = world.holdfast("anna").args(["cache", "clear"]).output().expect("run");
     assert!(cache.status.success(), "{}", text(&cache));
     restore(&mut world, &backup);
@@ -334,8 +324,8 @@ fn what_is_not_kept_is_told() {
     assert_eq!(status(&world, "ben")["sent_again"], serde_json::Value::Null);
 }
 
-/// Proves: of what two wrote in turns into one directory, and elsewhere, all is there again, or told not to be: what one has
-/// accepted of the other's changes without reading it hides nothing.
+/// Proves: when two wrote in turn into one directory, and elsewhere, everything is there again or reported as missing:
+/// changes that one accepted from the other without reading them hide nothing.
 #[test]
 fn work_in_one_directory() {
     let mut world = World::new(&["anna", "ben"]);
@@ -355,15 +345,16 @@ fn work_in_one_directory() {
     let reports = ["anna", "ben"].map(|who| sent_again(&world, who));
     let found = names(&mounts[0].join("team/both"));
     let missing: Vec<&String> = expected.iter().filter(|name| !found.contains(name)).collect();
-    let told: u64 = reports.iter().map(|report| report["not_made_count"].as_u64().expect("a number")).sum();
-    assert!(missing.len() as u64 <= told, "{missing:?}: {reports:?}");
+    let reported: u64 =
+        reports.iter().map(|report| report["not_made_count"].as_u64().expect("a number")).sum();
+    assert!(missing.len() as u64 <= reported, "{missing:?}: {reports:?}");
     for who in ["anna", "ben"] {
         assert_eq!(read(&mounts[0].join(who).join("elsewhere")), format!("{who}-29"));
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
     }
 }
 
-/// What is in a directory: kind, mode, and content of each name.
+/// The names in a directory, with kind, mode and content of each.
 fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     for name in names(at) {
@@ -390,9 +381,9 @@ fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
-/// Does something at random below a directory; what cannot be done is not done.
+/// Makes a random change below a directory; one that is impossible is skipped.
 fn does(at: &Path, random: &mut Random) {
-    let place = |random: &mut Random| {
+    let path_below = |random: &mut Random| {
         let mut path = at.to_owned();
         for _ in 0..random.below(3) {
             path.push(format!("d{}", random.below(3)));
@@ -400,7 +391,7 @@ fn does(at: &Path, random: &mut Random) {
         path
     };
     let name = |random: &mut Random| format!("f{}", random.below(6));
-    let (one, other) = (place(random), place(random));
+    let (one, other) = (path_below(random), path_below(random));
     let (file, target) = (one.join(name(random)), other.join(name(random)));
     let _ = match random.below(12) {
         0..=3 => fs::write(&file, noise(random.below(1_000), random.below(60_000) as usize)),
@@ -415,8 +406,9 @@ fn does(at: &Path, random: &mut Random) {
     };
 }
 
-/// Proves: whatever two devices did before and after a backup, each in a directory of its own and both in one of theirs, is as
-/// it was once it is sent again, for everybody, and nobody alarms. `HOLDFAST_SEED=7 HOLDFAST_ROUNDS=50` does it for longer.
+/// Proves: whatever two devices did before and after a backup, each in a directory of its own and both in a shared one,
+/// is as it was once it is made again, for everybody, and no alarm is raised. `HOLDFAST_SEED=7 HOLDFAST_ROUNDS=50` does
+/// it for longer.
 #[test]
 fn random_work_comes_back() {
     let (first, rounds) = (setting("HOLDFAST_SEED", 1), setting("HOLDFAST_ROUNDS", 3));
@@ -446,7 +438,8 @@ fn random_work_comes_back() {
             assert_eq!(report["not_made_count"], 0, "seed {seed}, {who}: {report}");
             assert!(!world.status(who).contains("ALARM"), "seed {seed}: {}", world.status(who));
             assert_eq!(tree(&own[at]), was[at], "seed {seed}, {who}");
-            // Among others nobody can say who had removed what; what is there again for that reason is told, by its path.
+            // In the shared directory nobody can say who had removed what; names that are there again for that reason
+            // are reported by their path.
             let prefix = format!("team/of-{who}/");
             let back = report["back"].as_array().expect("a list").iter();
             let back: BTreeSet<PathBuf> =

@@ -1,4 +1,4 @@
-//! `holdfast serve` as a command: starting, serving, ending, and what it says when it cannot.
+//! `holdfast serve` as a command: starting, serving, ending, and its errors.
 
 use holdfast_testing::eventually;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,16 +18,17 @@ fn serve(directory: &Path, options: &[&str]) -> Child {
         .expect("it starts")
 }
 
-/// Serves a directory until it is told to end by either signal, and ends well, although somebody is connected.
+/// Serves a directory until SIGTERM or SIGINT, and ends with success, although a client is connected.
 #[test]
 fn until_a_signal() {
     let folder = tempfile::tempdir().expect("a directory");
     std::fs::write(folder.path().join("root"), "the record").expect("written");
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
         let mut child = serve(folder.path(), &["--threads", "2"]);
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
-        let address = said.trim().rsplit_once("http://").expect("a URL").1.trim_end_matches('/').to_owned();
+        let mut printed = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut printed).expect("a line");
+        let address =
+            printed.trim().rsplit_once("http://").expect("a URL").1.trim_end_matches('/').to_owned();
         let mut stream = TcpStream::connect(&address).expect("connected");
         stream.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
         let mut answer = [0; 1000];
@@ -41,7 +42,7 @@ fn until_a_signal() {
     }
 }
 
-/// What is no release, or an address that cannot be had, is an error with its own exit code.
+/// A directory that is no release, or an address that is not available, is an error with an exit code of its own.
 #[test]
 fn what_cannot_be_served() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -49,10 +50,10 @@ fn what_cannot_be_served() {
         let output = serve(directory, options).wait_with_output().expect("ended");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
-    let (code, said) = failed(folder.path(), &[]);
-    assert!(code == Some(66) && said.contains("holds no release"), "{code:?} {said}");
-    let (code, said) = failed(&folder.path().join("gone"), &[]);
-    assert!(code == Some(66) && said.contains("No such file"), "{code:?} {said}");
+    let (code, printed) = failed(folder.path(), &[]);
+    assert!(code == Some(66) && printed.contains("holds no release"), "{code:?} {printed}");
+    let (code, printed) = failed(&folder.path().join("gone"), &[]);
+    assert!(code == Some(66) && printed.contains("No such file"), "{code:?} {printed}");
     for options in [["--threads", "0"], ["--connections-max", "0"], ["--idle", "x"]] {
         assert_eq!(failed(folder.path(), &options).0, Some(64), "{options:?}");
     }

@@ -1,25 +1,15 @@
-//! `holdfast server` for its operator: who may create file systems, collecting, scrubbing, figures, with the
-//! server running and stopped.
+//! `holdfast server` for its operator: who may create file systems, collecting, scrubbing and figures, with the server
+//! running and stopped.
 
 use crate::common;
 
-use common::{World, eventually, free_port, run, text};
+use common::{World, eventually, exits, free_port, run, run_json, text};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-fn json(command: &mut Command) -> serde_json::Value {
-    serde_json::from_str(&run(command)).expect("JSON")
-}
-
-fn operator(world: &World, task: &str) -> Command {
-    let mut command = world.holdfast("operator");
-    command.args(["server", task, "--json", "--data"]).arg(world.data());
-    command
-}
-
-/// Garbage is collected and everything scrubbed while the server runs and while it does not; what is in use stays.
+/// Garbage is collected and everything is scrubbed while the server runs and while it does not; what is in use stays.
 #[test]
 fn gc_scrub_and_stats() {
     let mut world = World::new(&["anna"]);
@@ -35,14 +25,14 @@ fn gc_scrub_and_stats() {
             world.umount("anna");
             world.stop_server();
         }
-        let figures = json(&mut operator(&world, "stats"));
+        let figures = run_json(world.operator("stats").arg("--json"));
         assert_eq!(figures["running"], running);
         assert!(figures["blocks"].as_u64().expect("a number") > 0);
         assert_eq!(figures["file_systems"][0]["id"], world.fsid());
-        let collected = json(&mut operator(&world, "gc"));
+        let collected = run_json(world.operator("gc").arg("--json"));
         assert_eq!(collected[0]["error"], serde_json::Value::Null, "{collected}");
         assert!(collected[0]["missing"].as_array().expect("a list").is_empty());
-        let scrubbed = json(&mut operator(&world, "scrub"));
+        let scrubbed = run_json(world.operator("scrub").arg("--json"));
         assert_eq!(scrubbed["bad_count"], 0);
         assert!(scrubbed["records"].as_u64().expect("a number") > 0);
     }
@@ -51,9 +41,9 @@ fn gc_scrub_and_stats() {
     assert_eq!(fs::read_to_string(anna.join("stays")).expect("read"), content);
 }
 
-/// A server that has just said that it serves ends in order when it is told to, with a front end and without.
+/// A server that gets SIGTERM just after it said that it serves ends in order, with a front end and without.
 #[test]
-fn told_to_end_at_once() {
+fn a_signal_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     for round in 0..12 {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
@@ -69,7 +59,7 @@ fn told_to_end_at_once() {
     }
 }
 
-/// What `address` answers to a GET: the status, and the body.
+/// The answer of `address` to a GET: its status, and its body.
 fn get(address: &str, path: &str) -> (u32, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("asked");
@@ -80,8 +70,8 @@ fn get(address: &str, path: &str) -> (u32, String) {
     (status, body.to_owned())
 }
 
-/// The figures follow what is done, over HTTP and printed once; and a supervisor is told that a server has ended, and that
-/// it is there again.
+/// The figures follow the work, over HTTP and printed once. A supervisor is told that a server has ended, and that it
+/// runs again.
 #[test]
 fn figures_for_monitoring() {
     let mut world = World::new(&["anna"]);
@@ -121,8 +111,8 @@ fn figures_for_monitoring() {
     exporter.wait().expect("it ended");
 }
 
-/// Root does not write into a data directory of another user, whose server could not read it: with no server
-/// running, that is refused and the way out named.
+/// Root is not to write into the data directory of another user, whose server could not read the files: with no server
+/// running, that is refused, and the way out named.
 #[test]
 fn another_users_directory() {
     if run(Command::new("id").arg("-u")).trim() != "0" {
@@ -131,23 +121,22 @@ fn another_users_directory() {
     let mut world = World::new(&["anna"]);
     world.keygen("another");
     run(Command::new("chown").args(["-R", "12345"]).arg(world.data()));
-    run(&mut operator(&world, "stats"));
+    run(&mut world.operator("stats"));
     world.stop_server();
     let mut allow = world.holdfast("operator");
     allow.args(["server", "allow", "--data"]).arg(world.data()).arg(world.path("another.key.pub"));
-    for mut command in [operator(&world, "stats"), operator(&world, "gc"), allow] {
-        let output = command.output().expect("it runs");
-        assert_eq!(output.status.code(), Some(77), "{}", text(&output));
-        assert!(text(&output).contains("--reuid 12345"), "{}", text(&output));
+    for mut command in [world.operator("stats"), world.operator("gc"), allow] {
+        let output = exits(&mut command, 77);
+        assert!(output.contains("--reuid 12345"), "{output}");
     }
 }
 
-/// A scrub finds a byte that the disk changed, names the block, and ends with its own exit code.
+/// A scrub finds a byte that the disk changed, names the block, and ends with an exit code of its own.
 #[test]
 fn scrub_finds_damage() {
     let mut world = World::new(&["anna"]);
     let anna = world.mount("anna").join("anna");
-    // Not compressible, so that it is stored as it is and can be found again.
+    // Incompressible, so that it is stored as it is and can be found again.
     let marker: String = (0..4000u32).map(|n| format!("{:08x}", n.wrapping_mul(2_654_435_761))).collect();
     fs::write(anna.join("file"), &marker).expect("written");
     world.umount("anna");
@@ -156,7 +145,7 @@ fn scrub_finds_damage() {
     for entry in fs::read_dir(world.data().join("store")).expect("a directory") {
         let path = entry.expect("an entry").path();
         let Ok(mut bytes) = fs::read(&path) else { continue };
-        // Somewhere in the middle of the data of a segment, not in its last record.
+        // In the middle of a segment's data, and not in its last record.
         if path.extension().is_some_and(|extension| extension == "log") && bytes.len() > 8192 {
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
@@ -165,11 +154,10 @@ fn scrub_finds_damage() {
         }
     }
     assert!(damaged, "there is a segment to damage");
-    let output = operator(&world, "scrub").stdin(Stdio::null()).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(65), "{}", text(&output));
+    exits(&mut world.operator("scrub"), 65);
 }
 
-/// Who may create file systems: nobody, only listed keys, anybody on this machine.
+/// Who may create file systems: nobody, listed keys only, or everybody on this machine.
 #[test]
 fn who_may_create() {
     let mut world = World::new(&["anna"]);
@@ -191,7 +179,7 @@ fn who_may_create() {
     let mut allow = world.holdfast("operator");
     allow.args(["server", "allow", "--data"]).arg(world.data()).arg(public.trim());
     assert!(run(&mut allow).contains(public.split(' ').nth(1).expect("a key")));
-    // The running server takes the list as it is now.
+    // The running server reads the list again.
     let created = run(&mut create(&world));
     assert!(created.contains("hf://") && created.contains("every member can read everything"), "{created}");
     // The same key again, and a file system of that key elsewhere, are refused without harm.
@@ -200,9 +188,9 @@ fn who_may_create() {
     let url =
         created.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address").to_owned();
     let mut show = world.holdfast("another");
-    let shown = json(show.args(["fs", "show", &url, "--json", "--key"]).arg(world.key("another")));
-    assert_eq!((shown["name"].as_str(), shown["version"].as_u64()), (Some("ours"), Some(1)));
-    // Both file systems live side by side on this server.
+    let report = run_json(show.args(["fs", "show", &url, "--json", "--key"]).arg(world.key("another")));
+    assert_eq!((report["name"].as_str(), report["version"].as_u64()), (Some("ours"), Some(1)));
+    // Both file systems are on this server.
     let anna = world.mount("anna");
     fs::write(anna.join("team/a"), "a").expect("the other file system works on");
 }

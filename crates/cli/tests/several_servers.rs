@@ -1,4 +1,4 @@
-//! Servers that stand in for each other, as who creates and administers a file system meets them.
+//! Servers that stand in for each other, for those who create and administer a file system.
 
 use crate::common;
 
@@ -8,8 +8,8 @@ use common::{eventually, run, text};
 use std::fs;
 use std::path::Path;
 
-fn address_in(told: &str) -> String {
-    told.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address").to_owned()
+fn address_in(printed: &str) -> String {
+    printed.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address").to_owned()
 }
 
 /// Creates a file system of `who`'s key on these servers.
@@ -20,18 +20,18 @@ fn create(world: &World, servers: &str, who: &str) -> String {
     run(world.holdfast(who).args(["fs", "create", servers, "--superuser"]).arg(world.key(who)))
 }
 
-/// Proves: of several servers that were named, one that runs takes a new file system, wherever it is in the list; its address
-/// names all, and every command that takes an address takes it, whichever server is active. One that was named alone says
-/// who stands in for it.
+/// Proves: of several named servers, one that runs takes a new file system, wherever it is in the list. The file
+/// system's address names all, and every command accepts it, whichever server is active. A server that was named alone
+/// says which others stand in for it.
 #[test]
 fn created_on_whichever_runs() {
     let mut pair = Pair::new(&["anna"], 0);
     let (own, second) = (pair.own_address(), pair.second_address());
     let both = format!("{own},{second}");
     pair.world.kill_server();
-    let told = create(&pair.world, &both, "first");
-    assert!(address_in(&told).starts_with(&format!("hf://{both}/")), "{told}");
-    assert!(told.contains(&format!("{own} did not answer")), "{told}");
+    let printed = create(&pair.world, &both, "first");
+    assert!(address_in(&printed).starts_with(&format!("hf://{both}/")), "{printed}");
+    assert!(printed.contains(&format!("{own} did not answer")), "{printed}");
 
     pair.world.start_server();
     let data = pair.world.data();
@@ -44,8 +44,8 @@ fn created_on_whichever_runs() {
     assert!(address_in(&alone).starts_with(&format!("hf://{second},{own}/")), "{alone}");
     assert!(alone.contains(&format!("The server says that {own} stands in for it")), "{alone}");
 
-    // The second is active, and comes last in the address; then it is gone.
-    pair.world.url = address_in(&told);
+    // The second server is active, and last in the address; then it is killed.
+    pair.world.url = address_in(&printed);
     let url = pair.world.url.clone();
     let superuser = pair.world.key("first");
     let administer = |pair: &Pair, arguments: &[&str]| {
@@ -96,8 +96,8 @@ fn created_on_whichever_runs() {
     assert!(Path::new(&to("anna.state")).exists());
 }
 
-/// Proves: servers with different keys are not named in one address, and nothing is created; one that is down beside one that
-/// is alone does not keep the other from it, and it is said.
+/// Proves: servers with different keys are refused in one address, and nothing is created. A server that is down, named
+/// beside one without stand-ins, does not prevent creating a file system on that one, and the command says so.
 #[test]
 fn strangers_are_no_group() {
     let world = World::new(&[]);
@@ -112,7 +112,7 @@ fn strangers_are_no_group() {
     assert!(text(&output).contains("show different keys"), "{}", text(&output));
 
     let dead = format!("127.0.0.1:{}", common::free_port());
-    let told = create(&world, &format!("{dead},{}", address(&world)), "other");
-    assert!(told.contains(&format!("{dead} did not answer")), "{told}");
-    assert!(!told.contains("stands in"), "{told}");
+    let printed = create(&world, &format!("{dead},{}", address(&world)), "other");
+    assert!(printed.contains(&format!("{dead} did not answer")), "{printed}");
+    assert!(!printed.contains("stands in"), "{printed}");
 }

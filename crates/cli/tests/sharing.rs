@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{World, eventually, is_mounted, run, setting};
+use common::{World, eventually, is_mounted, run, run_json, setting};
 use holdfast_testing::eventually_some;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ fn append_lines(file: &Path, name: &str, count: usize) -> Child {
         .expect("a shell")
 }
 
-/// Proves: lines that programs on two machines append to one file are all there, whole, and each program's in
+/// Proves: lines that programs on two machines append to one file are all there, whole, and each program's in their
 /// order: two that open and close for each line, and one that keeps its descriptor and calls fsync.
 /// `HOLDFAST_ROUNDS=500` writes more.
 #[test]
@@ -38,8 +38,7 @@ fn appends_of_two_machines_survive() {
         let line = format!("keeper {number}\n");
         keeper.write_all(line.as_bytes()).expect("written at once");
         keeper.sync_all().expect("synced");
-        // What this machine sees has its own lines, once the kernel has dropped pages that were of the file as it
-        // was here alone.
+        // This machine sees its own lines, once the kernel has dropped the pages of the file as it was here alone.
         eventually("a line is seen", || fs::read_to_string(&ben).expect("read").contains(&line));
     }
     drop(keeper);
@@ -59,8 +58,8 @@ fn appends_of_two_machines_survive() {
     }
 }
 
-/// Proves: programs that list a tree and look at all that is in it (`ls -l`, `find`, `rm -r`) need a few operations
-/// for it, not one for each file, even without leases; and none of them shows what another machine has replaced.
+/// Proves: programs that list a tree and look at everything in it (`ls -l`, `find`, `rm -r`) need few operations, not
+/// one for each file, even without leases, and never show what another machine has replaced.
 #[test]
 fn listing_trees_takes_few_operations() {
     const FILES: u64 = 150;
@@ -75,11 +74,10 @@ fn listing_trees_takes_few_operations() {
     };
     fill();
     let operations = |world: &World| -> u64 {
-        let stats = run(world.holdfast("ben").args(["--json", "stats"]).arg(world.path("ben-mnt")));
-        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let stats = run_json(world.holdfast("ben").args(["--json", "stats"]).arg(world.path("ben-mnt")));
         stats[0][1]["operations"].as_u64().expect("a number")
     };
-    // What was listed may be used for a second. If the machine stands still for longer, it is tried once more.
+    // A listing may be used for a second. If the machine stands still for longer, the measurement is repeated.
     let counted = |most: u64, program: &str, arguments: &[&str]| {
         eventually_some(&format!("{program} makes at most {most} operations for {FILES} files"), || {
             if !anna.exists() {
@@ -95,19 +93,19 @@ fn listing_trees_takes_few_operations() {
     assert_eq!(listed.lines().count() as u64, FILES + 1);
     let found = counted(FILES / 4, "find", &["tree", "-type", "f", "-size", "5c"]);
     assert_eq!(found.lines().count() as u64, FILES);
-    // Each is opened, which takes a look at the file system, but its name was looked up with the listing.
+    // Opening each file asks for the present view, but the names were looked up with the listing.
     fs::write(anna.join("new"), "second").expect("written");
     fs::rename(anna.join("new"), anna.join("7")).expect("renamed");
     let found = counted(FILES + FILES / 4, "grep", &["-rl", "second", "tree"]);
     assert_eq!(found.trim(), "tree/7");
-    // Each is removed by an operation of its own.
+    // Removing each file takes an operation of its own.
     counted(FILES + FILES / 4, "rm", &["-r", "tree"]);
     assert!(!anna.exists());
 }
 
-/// Proves: a file made without a name can be used, also through /proc, and is never seen elsewhere before it has a
-/// name, and then whole; O_EXCL forbids to name it; and one that gets no name leaves nothing behind, not even after
-/// its mount was killed.
+/// Proves: a file made without a name can be used, also through /proc, and appears elsewhere only once it has a name,
+/// and then whole. With O_EXCL it cannot get a name. A file that gets no name leaves nothing behind, not even after its
+/// mount was killed.
 #[test]
 fn files_without_names() {
     let mut world = World::new(&["anna", "ben"]);

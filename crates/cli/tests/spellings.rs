@@ -1,9 +1,9 @@
-//! The command line as a tree: few commands at the top, the others under the nouns they belong to. The spellings from
-//! before go on working, and are in no help, manual or completion.
+//! The command line as a tree: few commands at the top, the others under the nouns they belong to. The earlier
+//! spellings go on working, and are in no help, manual or completion.
 
 use std::process::{Command, Output};
 
-/// Former spellings and present ones.
+/// Earlier spellings, and those of today.
 const SPELLINGS: [(&str, &str); 21] = [
     ("blocks", "server blocks"),
     ("import", "fs import"),
@@ -27,7 +27,7 @@ const SPELLINGS: [(&str, &str); 21] = [
     ("credential", "volume credential"),
     ("peers", "evidence peers"),
 ];
-/// Most commands that the help at the top names, so that it is read.
+/// So few commands at the top that people read the list.
 const AT_THE_TOP_MAX: usize = 16;
 
 fn holdfast(line: &str) -> Output {
@@ -38,7 +38,7 @@ fn holdfast(line: &str) -> Output {
     command.args(line.split_whitespace()).output().expect("it runs")
 }
 
-/// What a command prints that does what it is asked to.
+/// The output of a command that must succeed.
 #[track_caller]
 fn text(line: &str) -> String {
     let output = holdfast(line);
@@ -46,8 +46,8 @@ fn text(line: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A former spelling has the options, subcommands and examples of the present one, and refuses the same with the same
-/// code. Its help names the present one.
+/// An earlier spelling has the options, subcommands and examples of today's, and refuses the same with the same code.
+/// Its help names today's spelling.
 #[test]
 fn former_spellings_are_the_same_commands() {
     for (former, present) in SPELLINGS {
@@ -70,7 +70,7 @@ fn former_spellings_are_the_same_commands() {
     }
 }
 
-/// A former spelling does what the present one does.
+/// An earlier spelling does what today's does.
 #[test]
 fn former_spellings_do_the_same() {
     let this = env!("CARGO_BIN_EXE_holdfast");
@@ -84,7 +84,7 @@ fn former_spellings_do_the_same() {
     }
 }
 
-/// `holdfast` alone and `holdfast --help` name the few commands that matter, grouped, and say where the others are.
+/// `holdfast` alone and `holdfast --help` name the few commands that matter, in groups, and say where the others are.
 #[test]
 fn the_help_at_the_top_is_short() {
     let alone = holdfast("");
@@ -107,7 +107,7 @@ fn the_help_at_the_top_is_short() {
     }
 }
 
-/// `holdfast help --all`, manual, pages and completions have every command by its present spelling only.
+/// `holdfast help --all`, manual, pages and completions have every command by today's spelling only.
 #[test]
 fn former_spellings_are_not_documented() {
     let folder = tempfile::tempdir().expect("a folder");

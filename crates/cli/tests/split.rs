@@ -1,17 +1,20 @@
-//! The blocks of a server at a block server: real processes, which are killed, kept away, put back and lied to.
+//! The blocks of a server at a block server: real processes, which are killed, kept away, put back to an older copy, or
+//! have damaged blocks.
 
 use crate::common;
 
 use common::block_server::BlockServer;
 use common::load::Load;
-use common::{World, eventually, free_port, run, text};
+use common::{
+    World, clone_small_repository, eventually, exits, exits_saying, free_port, git, run, run_json, text,
+};
 use holdfast_testing::noise;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A world whose server has its blocks elsewhere.
+/// A world whose server has its blocks at a block server.
 struct Split {
     world: World,
     blocks: BlockServer,
@@ -26,16 +29,6 @@ impl Split {
         });
         Split { world, blocks: blocks.expect("it was made") }
     }
-
-    fn operator(&self, task: &str) -> Command {
-        let mut command = self.world.holdfast("operator");
-        command.args(["server", task, "--data"]).arg(self.world.data());
-        command
-    }
-
-    fn server_log(&self) -> String {
-        fs::read_to_string(self.world.path("server.log")).expect("a log")
-    }
 }
 
 /// Whether a program can read a file.
@@ -49,33 +42,18 @@ fn reads(path: &Path) -> bool {
         .success()
 }
 
-fn git(at: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(at).args(["-c", "user.name=anna", "-c", "user.email=anna@example.org"]);
-    run(command.args(arguments))
-}
-
-/// Copies a directory as an operator would.
+/// Copies a directory with `cp -a`.
 fn copy(from: &Path, to: &Path) {
     run(Command::new("cp").arg("-a").arg(from).arg(to));
 }
 
-/// Proves: people work as ever, git among them; both processes are killed while files are written, in turn, and nothing
-/// whose writing was acknowledged is lost or different; the operator's commands show both machines.
+/// Proves: programs, git among them, work while both servers are killed in turn, and nothing whose writing was
+/// acknowledged is lost or different. The operator's commands show both machines.
 #[test]
 fn nothing_acknowledged_is_lost() {
     let mut split = Split::new(&["anna", "bert"]);
     let anna = split.world.mount("anna").join("anna");
-    let source = split.world.path("source");
-    fs::create_dir(&source).expect("a folder");
-    git(&source, &["init", "-q"]);
-    for file in 0..20 {
-        fs::write(source.join(format!("file {file}")), format!("line {file}\n").repeat(500))
-            .expect("written");
-    }
-    git(&source, &["add", "."]);
-    git(&source, &["commit", "-qm", "one"]);
-    run(Command::new("git").args(["clone", "-q"]).arg(&source).arg(anna.join("clone")));
+    clone_small_repository(&split.world.path("source"), &anna.join("clone"));
     fs::write(anna.join("clone/new"), "new\n").expect("written");
     git(&anna.join("clone"), &["add", "new"]);
     git(&anna.join("clone"), &["commit", "-qm", "two"]);
@@ -100,21 +78,20 @@ fn nothing_acknowledged_is_lost() {
     let theirs = split.world.mount("bert").join("anna");
     load.compare(&theirs);
     git(&theirs.join("clone"), &["-c", "safe.directory=*", "fsck", "--strict"]);
-    let log = split.server_log();
+    let log = split.world.server_log();
     assert!(!log.contains("is damaged") && !log.contains("older copy"), "{log}");
-    let figures: serde_json::Value =
-        serde_json::from_str(&run(split.operator("stats").arg("--json"))).expect("JSON");
+    let figures = run_json(split.world.operator("stats").arg("--json"));
     assert_eq!(figures["block_store"]["address"], split.blocks.address().as_str());
     assert_eq!(figures["block_store"]["garbage_collected"], true);
     assert!(figures["blocks"].as_u64().expect("a number") > 100);
-    assert!(run(&mut split.operator("gc")).contains(" blocks in use"));
-    assert!(run(&mut split.operator("scrub")).contains("0 bad"));
+    assert!(run(&mut split.world.operator("gc")).contains(" blocks in use"));
+    assert!(run(&mut split.world.operator("scrub")).contains("0 bad"));
     split.world.umount("anna");
     split.world.umount("bert");
 }
 
-/// Proves: while the block server stays away, what needs it fails with a reason in the server's journal and does not hang
-/// for ever; what was read before is read; when it is back, work goes on, and what was acknowledged is there.
+/// Proves: while the block server is away, what needs it fails, with a reason in the server's journal, and does not
+/// hang for ever; what was read before can be read. When it is back, work goes on, and what was acknowledged is there.
 #[test]
 fn a_block_server_that_is_away_for_a_while() {
     let mut split = Split::new(&["anna", "bert"]);
@@ -131,11 +108,11 @@ fn a_block_server_that_is_away_for_a_while() {
     let mut writing =
         writing.args(["-c", script, "sh"]).arg(anna.join("meanwhile")).spawn().expect("a shell");
     eventually("the server says what is wrong", || {
-        let log = split.server_log();
+        let log = split.world.server_log();
         log.contains("the block store hf+blocks://127.0.0.1") && log.contains("cannot be reached")
     });
     assert!(!reading.wait().expect("it ends").success(), "what is not cached is an error");
-    let away = split.operator("stats").output().expect("it runs");
+    let away = split.world.operator("stats").output().expect("it runs");
     assert!(text(&away).contains("unknown") || text(&away).contains("false"), "{}", text(&away));
     split.blocks.start();
     eventually("what was not cached is read", || reads(&bert.join("before")));
@@ -144,14 +121,14 @@ fn a_block_server_that_is_away_for_a_while() {
     let after = |script: &str| Command::new("sh").args(["-c", script, "sh"]).arg(anna.join("after")).status();
     eventually("work goes on", || after("echo after > \"$1\" && sync \"$1\"").expect("a shell").success());
     eventually("what is written is seen", || reads(&bert.join("after")));
-    let log = split.server_log();
+    let log = split.world.server_log();
     assert!(!log.contains("is damaged") && !log.contains("older copy"), "{log}");
     split.world.umount("anna");
     split.world.umount("bert");
 }
 
-/// Proves: an older copy of the blocks is noticed. Nothing is collected, what is lost is an error and never other data, the
-/// rest is served, and the operator can accept it.
+/// Proves: an older copy of the blocks is noticed. Nothing is collected, reading what is lost is an error and never
+/// returns other data, the rest is served, and the operator can accept the copy.
 #[test]
 fn an_older_copy_is_noticed() {
     let mut split = Split::new(&["anna", "bert"]);
@@ -169,13 +146,10 @@ fn an_older_copy_is_noticed() {
     copy(&copied, &split.blocks.data);
     split.blocks.start();
 
-    let refused = split.operator("gc").output().expect("it runs");
-    assert_eq!(refused.status.code(), Some(65), "{}", text(&refused));
-    let said = text(&refused);
-    assert!(said.contains("is an older copy") && said.contains("--blocks-anew"), "{said}");
-    assert!(split.server_log().contains("is an older copy"));
+    exits_saying(&mut split.world.operator("gc"), 65, &["is an older copy", "--blocks-anew"]);
+    assert!(split.world.server_log().contains("is an older copy"));
     split.world.umount("anna");
-    // The device that wrote it may still have it in its cache; another has not.
+    // The device that wrote the file may still have it in its cache; another device has not.
     let bert = split.world.try_mount("bert", &[]);
     let point = split.world.path("bert-mnt");
     if bert.status.success() {
@@ -184,14 +158,14 @@ fn an_older_copy_is_noticed() {
     }
     split.world.stop_server();
     split.world.start_server_with(&["--blocks-anew"]);
-    let collected = split.operator("gc").output().expect("it runs");
+    let collected = split.world.operator("gc").output().expect("it runs");
     assert!(!text(&collected).contains("older copy"), "{}", text(&collected));
-    let stats = run(&mut split.operator("stats"));
+    let stats = run(&mut split.world.operator("stats"));
     assert!(stats.contains("block store: doubt") && stats.contains("none"), "{stats}");
 }
 
-/// Proves: a block that the block server's disk altered is EIO for who reads it, with a reason in the journal that names the
-/// block server; other files are read; a scrub finds it.
+/// Proves: reading a block that the block server's disk altered fails with EIO, with a reason in the journal that names
+/// the block server. Other files can be read, and a scrub finds the block.
 #[test]
 fn an_altered_block_is_an_error() {
     let mut split = Split::new(&["anna", "bert"]);
@@ -215,22 +189,21 @@ fn an_altered_block_is_an_error() {
     fs::write(&largest, bytes).expect("written");
     split.blocks.start();
     let bert = split.world.mount("bert").join("anna");
-    let said = Command::new("cat").arg(bert.join("large")).stdout(Stdio::null()).output().expect("cat runs");
-    assert!(text(&said).contains("Input/output error"), "{}", text(&said));
+    let printed =
+        Command::new("cat").arg(bert.join("large")).stdout(Stdio::null()).output().expect("cat runs");
+    assert!(text(&printed).contains("Input/output error"), "{}", text(&printed));
     assert_eq!(fs::read_to_string(bert.join("small")).expect("read"), "sound\n");
-    let log = split.server_log();
+    let log = split.world.server_log();
     assert!(
         log.contains("at the block store hf+blocks://") && log.contains("holdfast server scrub"),
         "{log}"
     );
-    let scrubbed = split.operator("scrub").output().expect("it runs");
-    assert_eq!(scrubbed.status.code(), Some(65), "{}", text(&scrubbed));
-    assert!(text(&scrubbed).contains("at hf+blocks://"), "{}", text(&scrubbed));
+    exits_saying(&mut split.world.operator("scrub"), 65, &["at hf+blocks://"]);
     split.world.umount("bert");
 }
 
-/// Proves: a block server with another key, one that does not allow this server, and a data directory that has its blocks
-/// itself are refused with the way out; a backup says where the blocks are, and serves with them.
+/// Proves: a block server with another key, one that does not allow this server, and a data directory that has its
+/// blocks itself are refused, with the way out. A backup says where the blocks are, and can be served with them.
 #[test]
 fn wrong_pairs_are_refused() {
     let mut split = Split::new(&["anna"]);
@@ -238,8 +211,8 @@ fn wrong_pairs_are_refused() {
     fs::write(anna.join("file"), "kept\n").expect("written");
     split.world.umount("anna");
     let backups = split.world.path("backups");
-    let said = run(split.operator("backup").arg("--to").arg(&backups));
-    assert!(said.contains(&split.blocks.address()), "{said}");
+    let printed = run(split.world.operator("backup").arg("--to").arg(&backups));
+    assert!(printed.contains(&split.blocks.address()), "{printed}");
     let backup = fs::read_dir(&backups).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mut backup = backup;
     let backup = backup.find(|path| path.is_dir()).expect("a backup");
@@ -249,22 +222,16 @@ fn wrong_pairs_are_refused() {
         let listen = format!("127.0.0.1:{}", free_port());
         let mut command = split.world.holdfast("operator");
         command.args(["server", "--listen", &listen, "--blocks", blocks, "--data"]).arg(data);
-        command.stdin(Stdio::null()).output().expect("it runs")
+        command
     };
     let address = split.blocks.address();
     let (rest, key) = address.rsplit_once('/').expect("an address");
     let other = format!("{rest}/{}", "ab".repeat(32));
-    let wrong = start(&split.world.data(), &other);
-    assert_eq!(wrong.status.code(), Some(69), "{}", text(&wrong));
-    assert!(text(&wrong).contains(key) && text(&wrong).contains(&"ab".repeat(32)), "{}", text(&wrong));
-    let stranger = start(&split.world.path("stranger"), &address);
-    assert_eq!(stranger.status.code(), Some(69), "{}", text(&stranger));
-    assert!(text(&stranger).contains("--allow 'ssh-ed25519 "), "{}", text(&stranger));
-    let nonsense = start(&split.world.path("stranger"), "hf://there");
-    assert_eq!(nonsense.status.code(), Some(64), "{}", text(&nonsense));
-    let own = World::new(&[]);
-    let full = start(&own.data(), &address);
-    assert_eq!(full.status.code(), Some(64), "{}", text(&full));
+    exits_saying(&mut start(&split.world.data(), &other), 69, &[key, &"ab".repeat(32)]);
+    let stranger = split.world.path("stranger");
+    exits_saying(&mut start(&stranger, &address), 69, &["--allow 'ssh-ed25519 "]);
+    exits(&mut start(&stranger, "hf://there"), 64);
+    exits(&mut start(&World::new(&[]).data(), &address), 64);
 
     let data = split.world.data();
     fs::rename(&data, split.world.path("lost")).expect("renamed");

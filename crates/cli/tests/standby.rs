@@ -1,31 +1,27 @@
-//! Several servers with their order in etcd: three real members of etcd, two real servers, a block server and real mounts.
-//! The active server is killed, stopped, cut off and moved away from; etcd loses its leader, its quorum and its space.
+//! Several servers with their order in etcd: three real members of etcd, two real servers, a block server and real
+//! mounts. The active server is killed, stopped, cut off and moved away from; etcd loses its leader, its quorum and its
+//! space.
 
 use crate::common;
 
 use common::cluster::Pair;
 use common::load::Load;
 use common::players::{self, Player};
-use common::{ended, eventually, run, setting, text};
+use common::{ended, eventually, git, run, setting, text};
 use holdfast_exercise::registers;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn git(at: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(at).args(["-c", "user.name=anna", "-c", "user.email=anna@example.org"]);
-    run(command.args(arguments))
-}
 
 fn signal(process: u32, signal: &str) {
     run(Command::new("kill").args([&format!("-{signal}"), &process.to_string()]));
 }
 
-/// Proves: while somebody writes and commits, the active server is killed again and again, and then etcd's leader; another
-/// server goes on each time, all that was acknowledged is there, and no client alarms. An operator moves the
-/// file system to the other server and nobody notices. `HOLDFAST_KILLS=10` kills more often; how long each wait was is printed.
+/// Proves: while somebody writes and commits, the active server is killed again and again, and then etcd's leader. Each
+/// time another server goes on, all that was acknowledged is there, and no client raises an alarm. An operator moves
+/// the file system to the other server, and nobody notices. `HOLDFAST_KILLS=10` kills more often; the length of each
+/// wait is printed.
 #[test]
 fn a_standby_goes_on() {
     let mut pair = Pair::new(&["anna", "bert"], 0);
@@ -80,19 +76,19 @@ fn a_standby_goes_on() {
     pair.world.umount("anna");
 }
 
-/// Proves: while three mounts write and read the same small files, and servers and members of etcd are killed and stopped at
-/// random, what they all found is what one memory could have answered, one call after the other, each while it ran.
-/// `HOLDFAST_KILLS=200 HOLDFAST_SEED=3` does it for longer.
+/// Proves: while three mounts write and read the same small files, and servers and members of etcd are killed and
+/// stopped at random, what all calls returned is linearizable: one memory could have returned it, one call after the
+/// other, each while it ran. `HOLDFAST_KILLS=200 HOLDFAST_SEED=3` does it for longer.
 #[test]
 fn what_all_have_seen_is_one_order() {
     let mut random = holdfast_sim::random::Random::new(setting("HOLDFAST_SEED", 1));
     let people = ["anna", "bert", "carla"];
     let mut pair = Pair::new(&people, 0);
-    let places: Vec<PathBuf> = people.iter().map(|who| pair.world.mount(who).join("team")).collect();
-    registers::make(&places[0], players::REGISTERS).expect("made");
+    let teams: Vec<PathBuf> = people.iter().map(|who| pair.world.mount(who).join("team")).collect();
+    registers::make(&teams[0], players::REGISTERS).expect("made");
     let stop = pair.world.path("stop");
     let played =
-        places.iter().zip(1..).map(|(place, writer)| Player::start(&pair.world, place, writer, &stop));
+        teams.iter().zip(1..).map(|(place, writer)| Player::start(&pair.world, place, writer, &stop));
     let mut played: Vec<Player> = played.collect();
     for _ in 0..setting("HOLDFAST_KILLS", 4) {
         std::thread::sleep(Duration::from_millis(500 + random.below(2500)));
@@ -129,8 +125,9 @@ fn what_all_have_seen_is_one_order() {
     }
 }
 
-/// Proves: a server that is stopped until its lease is over acknowledges nothing when it wakes, and tells who asks where the
-/// file system is; while etcd has no quorum nothing is acknowledged either, and work goes on by itself when it is back.
+/// Proves: a server that is stopped until its lease is over acknowledges nothing when it wakes, and tells clients where
+/// the file system is. While etcd has no quorum nothing is acknowledged either, and work goes on by itself when it is
+/// back.
 #[test]
 fn who_is_cut_off_acknowledges_nothing() {
     let mut pair = Pair::new(&["anna", "bert"], 0);
@@ -169,7 +166,7 @@ fn who_is_cut_off_acknowledges_nothing() {
     pair.etcd.kill(1);
     let before = load.acked().len();
     eventually("the second notices", || noticed() > noticed_before);
-    // One may have been answered before etcd was gone.
+    // One call may have been answered before etcd was stopped.
     assert!(load.acked().len() <= before + 1, "acknowledged without a quorum");
     pair.etcd.start(0);
     load.goes_on("files are written once etcd has a quorum");
@@ -179,8 +176,8 @@ fn who_is_cut_off_acknowledges_nothing() {
     pair.world.umount("anna");
 }
 
-/// Proves: when etcd's space is used up, writing fails with a reason in the journal, what a mount has is read, and all goes on
-/// once there is space, without a restart.
+/// Proves: when etcd's space is used up, writing fails with a reason in the journal, and what a mount has can be read.
+/// Once there is space, everything goes on without a restart.
 #[test]
 fn a_full_etcd_is_told_and_recovers() {
     let mut pair = Pair::new(&["anna", "bert"], 24 << 20);
@@ -226,7 +223,8 @@ fn a_full_etcd_is_told_and_recovers() {
     pair.world.umount("anna");
 }
 
-/// Proves: what cannot work is refused with the way out: no blocks that others find, an address that nobody can use, no etcd.
+/// Proves: a server whose configuration cannot work is refused, with the way out: with blocks that no other server can
+/// reach, an address that nobody can use, no etcd.
 #[test]
 fn wrong_beginnings_are_explained() {
     let folder = tempfile::tempdir().expect("a folder");

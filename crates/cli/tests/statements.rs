@@ -1,5 +1,5 @@
-//! The files of `holdfast evidence`: their format does not change unnoticed, and nothing that is done to one makes it
-//! convict anybody who did nothing. The signers and the server are the real machines (`holdfast_sim::order`).
+//! The files of `holdfast evidence`: their format does not change unnoticed, and no alteration makes one convict
+//! somebody who did nothing. The signers and the server are the real machines (`holdfast_sim::order`).
 
 use holdfast_client::evidence::{EvidenceFile, Proof, parse};
 use holdfast_client::statement::{
@@ -36,7 +36,7 @@ impl World {
         World { blocks, founding, random: Random::new(1), ledger: Ledger::default() }
     }
 
-    /// The server, or one that tells another story from the same beginning.
+    /// The server, and another that shows another order from the same beginning.
     fn server(&self) -> Server {
         Server::create(self.blocks.clone(), 1000, self.founding.clone()).0
     }
@@ -45,9 +45,9 @@ impl World {
         Client::new(device, self.blocks.clone())
     }
 
-    /// One operation from beginning to end.
-    fn operate(&mut self, client: &mut Client, server: &mut Server, wish: ClientAction) {
-        client.wishes.push(wish);
+    /// Runs one operation to its end.
+    fn operate(&mut self, client: &mut Client, server: &mut Server, action: ClientAction) {
+        client.wishes.push(action);
         let mut wanted = client.begin(&mut self.random, &mut self.ledger, 0);
         while let Some(want) = wanted.pop() {
             wanted = match want {
@@ -102,15 +102,15 @@ fn honest() -> Vec<Statement> {
     let (mut a, mut b) = (world.client(A), world.client(B));
     let mut statements = Vec::new();
     for round in 0..6 {
-        let (who, wish) =
+        let (who, action) =
             if round % 3 == 0 { (&mut b, ClientAction::Group) } else { (&mut a, ClientAction::Own) };
-        world.operate(who, &mut server, wish);
+        world.operate(who, &mut server, action);
         statements.extend([world.statement(&a), world.statement(&b)]);
     }
     statements
 }
 
-/// Proves: any selection of honest statements, old and new, fits together.
+/// Proves: any selection of honest statements, old and new, is consistent.
 #[test]
 fn honest_statements_fit() {
     let statements = honest();
@@ -126,8 +126,8 @@ fn honest_statements_fit() {
     assert_eq!(judge(&all), Ok(Conclusion::Fits));
 }
 
-/// Proves: a fork convicts the server if both have its receipts; without them it is said that one of several lied, or
-/// nothing.
+/// Proves: a fork convicts the server if both sides have its receipts. Without them the verdict is that one of several
+/// lied, or there is none.
 #[test]
 fn forks_convict_by_receipts() {
     for operations in [[1, 1], [1, 3], [3, 1], [2, 2]] {
@@ -139,13 +139,13 @@ fn forks_convict_by_receipts() {
         unsure.floor.receipt = None;
         let found = judge(&[&a, &unsure]).expect("usable");
         assert!(found < Conclusion::KeyUsedTwice, "{operations:?}: {found:?}");
-        // What B's server signed for somebody else is no receipt for this.
+        // What B's server signed for another device is no receipt for this operation.
         unsure.floor.receipt.clone_from(&a.floor.receipt);
         assert!(judge(&[&a, &unsure]).expect("usable") < Conclusion::KeyUsedTwice);
     }
 }
 
-/// Proves: B cannot convict the server, nor A, with whatever B signs, or makes up, beside A's true statement.
+/// Proves: whatever B signs, or invents, beside A's true statement convicts neither the server nor A.
 #[test]
 fn nobody_is_framed() {
     let statements = honest();
@@ -175,7 +175,7 @@ fn nobody_is_framed() {
             Err(error) => assert!(matches!(error, UnusableStatement::Forged { .. }), "{round}: {error}"),
         }
     }
-    // Other keys in the places of the superuser's, and a membership that is not the superuser's.
+    // Other keys in place of the superuser's, and a membership that the superuser did not sign.
     let mut forged = b.clone();
     forged.floor.superuser = SigningKey::from_seed(&[0x77; 32]).public();
     assert!(matches!(judge(&[&forged]), Err(UnusableStatement::Forged { .. })));
@@ -189,8 +189,8 @@ fn nobody_is_framed() {
     assert!(matches!(judge(&[&forged]), Err(UnusableStatement::Forged { .. })));
 }
 
-/// Proves: a file that was cut, or has bytes altered, is refused or says what it said before about fewer; it convicts
-/// nobody new, and nothing panics.
+/// Proves: a file that was cut, or has altered bytes, is refused, or says less than before; it convicts nobody new, and
+/// the reader does not panic.
 #[test]
 fn damage_convicts_nobody() {
     let [a, b] = forked([2, 2]);
@@ -226,7 +226,7 @@ fn golden_file() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/statement-2.evidence")
 }
 
-/// Proves: a file written by an earlier version is read, says what it said, and is written the same.
+/// Proves: a file that an earlier version wrote is read, says what it said, and is written again byte by byte.
 /// (`HOLDFAST_BLESS=1` writes a new one.)
 #[test]
 fn files_of_earlier_versions_are_read() {
@@ -253,8 +253,8 @@ fn files_of_earlier_versions_are_read() {
     assert!(parse(&newer).expect_err("newer").to_string().contains("newer than this program"));
 }
 
-/// Proves: what a device keeps that met another is one file, which is read back as it was and convicts by itself; with a
-/// receipt that is none it convicts nobody.
+/// Proves: the evidence of a device that met another is one file, which is read back as it was and convicts by itself.
+/// If its receipt is none, it convicts nobody.
 #[test]
 fn a_meeting_is_one_file() {
     let [a, b] = forked([3, 1]);
@@ -267,8 +267,8 @@ fn a_meeting_is_one_file() {
         assert_eq!(encode(&read), bytes);
         let statement = Statement::of_evidence(&read).expect("a statement");
         let Proof::Meeting { met, .. } = read.proof else { panic!("another proof") };
-        let told = LabeledStatement { met: Some(*met), ..testimony("met", &statement) };
-        verify(&[told], LIMITS).expect("usable")
+        let met_statement = LabeledStatement { met: Some(*met), ..testimony("met", &statement) };
+        verify(&[met_statement], LIMITS).expect("usable")
     };
     assert_eq!(judged(met.clone()).conclusion, Conclusion::ServerLied);
     let mut forged = met;

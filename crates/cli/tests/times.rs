@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::desk::Desk;
+use common::publisher::Publisher;
 use common::{World, run};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::fs;
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// Seconds and nanoseconds, the latter counted forwards also before 1970.
+/// Seconds and nanoseconds; the nanoseconds count forwards also before 1970.
 const TIMES: [(i64, i64); 6] = [
     (-2, 750_000_000),
     (-1, 999_999_999),
@@ -32,7 +32,7 @@ fn of(path: &Path) -> (i64, i64) {
     (there.mtime(), there.mtime_nsec())
 }
 
-/// Makes a file, a directory and a link of each time.
+/// Makes a file, a directory and a link with each time.
 fn make(tree: &Path) {
     for (number, time) in TIMES.into_iter().enumerate() {
         let name = |kind: &str| tree.join(format!("{kind}{number}"));
@@ -57,8 +57,8 @@ fn rsync(from: &Path, to: &Path) -> String {
     run(Command::new("rsync").args(["-a", "--itemize-changes"]).arg(from.join("")).arg(to))
 }
 
-/// Proves: an open file's time of change does not move when it is closed, so that git's index, which has it from before
-/// the close, takes no file for changed.
+/// Proves: a file's time of change does not move when it is closed, so that git, whose index has the time from before
+/// the close, does not take the file for changed.
 #[test]
 fn closing_changes_no_time() {
     let mut world = World::new(&["anna"]);
@@ -77,8 +77,8 @@ fn closing_changes_no_time() {
     }
 }
 
-/// Times set through a mount are what was set, at once and after it was mounted again, and a second `rsync -a` sends
-/// nothing. What 64 bits of nanoseconds do not hold is the nearest time that they do.
+/// Times that are set through a mount are what was set, at once and after mounting again, and a second `rsync -a` sends
+/// nothing. A time that 64 bits of nanoseconds cannot represent becomes the nearest one that they can.
 #[test]
 fn through_a_mount() {
     let mut world = World::new(&["anna"]);
@@ -109,19 +109,19 @@ fn through_a_mount() {
     world.umount("anna");
 }
 
-/// They are the same in a release: mounted, fetched and listed.
+/// Times are the same in a release: mounted, fetched and listed.
 #[test]
 fn in_a_release() {
-    let mut desk = Desk::new();
-    make(&desk.path("tree"));
-    desk.publish(&[]);
-    let url = desk.serve("release");
-    let mount = desk.mount(&url, &[]);
+    let mut publisher = Publisher::new();
+    make(&publisher.path("tree"));
+    publisher.publish(&[]);
+    let url = publisher.serve("release");
+    let mount = publisher.mount(&url, &[]);
     check(&mount);
-    let id = desk.id();
-    run(desk.holdfast().args(["get", &url, ".", "got", "--id", &id]));
-    check(&desk.path("got"));
-    assert_eq!(rsync(&mount, &desk.path("got")), "");
-    let listed = run(desk.holdfast().args(["ls", "-l", &url, "file0", "--id", &id]));
+    let id = publisher.id();
+    run(publisher.holdfast().args(["get", &url, ".", "got", "--id", &id]));
+    check(&publisher.path("got"));
+    assert_eq!(rsync(&mount, &publisher.path("got")), "");
+    let listed = run(publisher.holdfast().args(["ls", "-l", &url, "file0", "--id", &id]));
     assert!(listed.contains("1969-12-31 23:59:58 UTC"), "{listed}");
 }

@@ -2,11 +2,11 @@
 
 use crate::common;
 
-use common::{eventually, eventually_some, free_port, run, text};
+use common::{eventually, eventually_some, exits_saying, free_port, run, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -25,12 +25,12 @@ impl Home {
         self.folder.path().join(name)
     }
 
-    /// `holdfast volume ...`, on the machine that these tests play.
+    /// `holdfast volume ...` on the usual machine of these tests.
     fn volume(&self, arguments: &[&str]) -> Command {
         self.volume_on("state", arguments)
     }
 
-    /// The same on another machine.
+    /// `holdfast volume ...` on a machine with this state directory.
     fn volume_on(&self, state: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", self.path(state));
@@ -38,7 +38,7 @@ impl Home {
         command
     }
 
-    /// An image with bytes that differ everywhere.
+    /// Makes an image with bytes that differ everywhere.
     fn image(&self, name: &str, bytes: u64) -> Vec<u8> {
         let content = content(bytes, 1);
         fs::write(self.path(name), &content).expect("written");
@@ -100,18 +100,6 @@ fn content(bytes: u64, salt: u64) -> Vec<u8> {
     words
 }
 
-/// Runs a command that must end with `code`, saying each of `words`.
-#[track_caller]
-fn ends_with(command: &mut Command, code: i32, words: &[&str]) -> Output {
-    let output = command.stdin(Stdio::null()).output().expect("it runs");
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(code), "{command:?}\n{said}");
-    for word in words {
-        assert!(said.contains(word), "{command:?} should say '{word}', but says: {said}");
-    }
-    output
-}
-
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -120,7 +108,7 @@ fn is_root() -> bool {
     root
 }
 
-/// A file system on a device, for as long as this is there.
+/// A mounted file system; dropping it unmounts.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -144,8 +132,9 @@ fn spoil(image: &Path, at: u64) {
     file.write_all_at(&[!byte[0]], at).expect("written");
 }
 
-/// Proves: an ext4 with data is protected in place, used on a loop device, a byte changed behind its back is an error for
-/// who reads it, told with its place, found by a scrub, mended from a copy; and the plain image that comes back is whole.
+/// Proves: an ext4 with data is protected in place and used on a loop device. Reading a byte that was changed behind
+/// its back is an error, which is reported with its location, found by a scrub, and repaired from a copy. The plain
+/// image that `unprotect` gives back is whole.
 #[test]
 fn ext4_from_plain_to_plain() {
     if !is_root() {
@@ -169,10 +158,10 @@ fn ext4_from_plain_to_plain() {
         assert_eq!(fs::read(at.join("before")).expect("read"), content(300_000, 5));
         fs::write(at.join("marked"), &marked).expect("written");
         File::open(at.join("marked")).expect("opened").sync_all().expect("synced");
-        ends_with(&mut home.volume(&["detach", "disk.img"]), 75, &["in use", "mnt"]);
+        exits_saying(&mut home.volume(&["detach", "disk.img"]), 75, &["in use", "mnt"]);
     }
     assert_eq!(home.attach_again_fails(), 75);
-    // Written to the disk, so that a copy of it has everything.
+    // Written to the disk, so that a copy of the image has everything.
     run(&mut home.volume(&["detach", "disk.img"]));
     fs::copy(&image, home.path("replica.img")).expect("copied");
     let device = home.attach(&["disk.img", "--loop"]);
@@ -184,16 +173,16 @@ fn ext4_from_plain_to_plain() {
         let refused = fs::read(at.join("marked")).expect_err("refused");
         assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
         assert_eq!(fs::read(at.join("before")).expect("others are read"), content(300_000, 5));
-        ends_with(&mut home.volume(&["status"]), 65, &["not what was written", "expected", "found"]);
+        exits_saying(&mut home.volume(&["status"]), 65, &["not what was written", "expected", "found"]);
         let bad = &home.status("disk.img")["attached"]["bad_blocks"];
         assert_eq!(bad[0]["block"], (place + 20_000) / 4096, "{bad}");
-        ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 65, &["1 are bad"]);
+        exits_saying(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 65, &["1 are bad"]);
         let repair = ["repair", "disk.img", "--from", "replica.img"];
-        ends_with(&mut home.volume(&repair), 0, &["1 blocks are good again, 0 are bad"]);
+        exits_saying(&mut home.volume(&repair), 0, &["1 blocks are good again, 0 are bad"]);
         assert_eq!(fs::read(at.join("marked")).expect("read"), marked);
-        ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+        exits_saying(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
     }
-    // Who lets go of it a moment later, as a process does that was starting in a mount namespace of its own, is waited for.
+    // A process that is starting in another mount namespace keeps the device busy for a moment, and is waited for.
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let mut options = File::options();
     options.read(true).custom_flags(exclusively);
@@ -218,8 +207,8 @@ impl Home {
     }
 }
 
-/// Proves: an image that is only protected, attached and given back has the same bytes; and one that is written to has
-/// exactly what was written, holes as zeroes.
+/// Proves: an image that is protected, attached and unprotected has the same bytes; one that was written to has exactly
+/// what was written, and its holes are zeroes.
 #[test]
 fn bytes_are_what_was_written() {
     let home = Home::new();
@@ -228,11 +217,11 @@ fn bytes_are_what_was_written() {
     let file = home.attach(&["disk.img"]);
     assert_eq!(fs::read(&file).expect("read"), expected);
     run(&mut home.volume(&["detach", "disk.img"]));
-    ends_with(&mut home.volume(&["recover", "disk.img"]), 0, &["0 torn"]);
+    exits_saying(&mut home.volume(&["recover", "disk.img"]), 0, &["0 torn"]);
     run(&mut home.volume(&["unprotect", "disk.img"]));
     assert!(fs::read(home.path("disk.img")).expect("read") == expected);
     assert!(home.path("disk.img.log").exists(), "the log is removed on request only");
-    ends_with(&mut home.volume(&["status", "disk.img"]), 66, &["no volume of this name"]);
+    exits_saying(&mut home.volume(&["status", "disk.img"]), 66, &["no volume of this name"]);
 
     fs::remove_file(home.path("disk.img.log")).expect("removed");
     home.protect("disk.img");
@@ -254,7 +243,8 @@ fn bytes_are_what_was_written() {
     assert!(fs::read(home.path("disk.img")).expect("read") == expected);
 }
 
-/// Proves: an empty volume reads as zeroes, whatever was there, and becomes that when it is given back.
+/// Proves: an empty volume reads as zeroes, whatever the image had, and the image has these zeroes when it is
+/// unprotected.
 #[test]
 fn an_empty_volume() {
     let home = Home::new();
@@ -276,43 +266,44 @@ fn refusals() {
     let home = Home::new();
     let image = home.image("disk.img", 4 * MIB);
     let protect = |log: &str, key: &str| home.volume(&["protect", "disk.img", "--log", log, "--key", key]);
-    ends_with(&mut protect("disk.img", "key"), 64, &["is the disk itself"]);
+    exits_saying(&mut protect("disk.img", "key"), 64, &["is the disk itself"]);
     std::os::unix::fs::symlink("disk.img", home.path("link")).expect("linked");
-    ends_with(&mut protect("link", "key"), 64, &["is the disk itself"]);
+    exits_saying(&mut protect("link", "key"), 64, &["is the disk itself"]);
     fs::write(home.path("letters"), b"of value").expect("written");
-    ends_with(&mut protect("letters", "key"), 73, &["would be lost", "--overwrite-log"]);
+    exits_saying(&mut protect("letters", "key"), 73, &["would be lost", "--overwrite-log"]);
     File::create(home.path("small")).expect("made").set_len(MIB).expect("sized");
-    ends_with(&mut protect("small", "key"), 66, &["needs"]);
+    exits_saying(&mut protect("small", "key"), 66, &["needs"]);
     fs::write(home.path("open.key"), format!("holdfast-volume-key-1 {}\n", "5a".repeat(32)))
         .expect("written");
     fs::set_permissions(home.path("open.key"), fs::Permissions::from_mode(0o644)).expect("set");
-    ends_with(&mut protect("log", "open.key"), 77, &["others can read"]);
-    ends_with(&mut protect("log", "letters"), 77, &["others can read"]);
+    exits_saying(&mut protect("log", "open.key"), 77, &["others can read"]);
+    exits_saying(&mut protect("log", "letters"), 77, &["others can read"]);
     fs::write(home.path("odd.img"), [1; 5000]).expect("written");
     let odd = ["protect", "odd.img", "--log", "odd.log", "--key", "key"];
-    ends_with(&mut home.volume(&odd), 66, &["no multiple of 4096", "truncate --size 8192"]);
+    exits_saying(&mut home.volume(&odd), 66, &["no multiple of 4096", "truncate --size 8192"]);
     assert!(!home.path("odd.log").exists() && !home.path("odd.log.partial").exists());
     assert!(!home.path("key").exists(), "nothing is under a key of a refused command");
-    ends_with(&mut home.volume(&["attach", "disk.img"]), 66, &["--log"]);
+    exits_saying(&mut home.volume(&["attach", "disk.img"]), 66, &["--log"]);
     fs::set_permissions(home.path("open.key"), fs::Permissions::from_mode(0o600)).expect("set");
     let no_log = ["attach", "disk.img", "--log", "letters", "--key", "open.key"];
-    ends_with(&mut home.volume(&no_log), 65, &["no log"]);
+    exits_saying(&mut home.volume(&no_log), 65, &["no log"]);
     run(&mut protect("log", "key"));
     assert_eq!(fs::metadata(home.path("key")).expect("made").mode() & 0o777, 0o600);
-    ends_with(&mut protect("log", "key"), 73, &["protected already"]);
-    ends_with(&mut protect("another.log", "key"), 73, &["protected already"]);
+    exits_saying(&mut protect("log", "key"), 73, &["protected already"]);
+    exits_saying(&mut protect("another.log", "key"), 73, &["protected already"]);
     let rekey = ["rekey", "disk.img", "--new-key", "new.key", "--new-log", "letters"];
-    ends_with(&mut home.volume(&rekey), 73, &["is not overwritten"]);
+    exits_saying(&mut home.volume(&rekey), 73, &["is not overwritten"]);
     assert!(!home.path("new.key").exists(), "nothing is under a key of a refused command");
     run(&mut home.volume(&["forget", "disk.img"]));
-    ends_with(&mut protect("log", "key"), 73, &["protected already"]);
-    ends_with(&mut protect("log", "missing.key"), 66, &["name the key it was made with"]);
+    exits_saying(&mut protect("log", "key"), 73, &["protected already"]);
+    exits_saying(&mut protect("log", "missing.key"), 66, &["name the key it was made with"]);
     assert!(fs::read(home.path("disk.img")).expect("read") == image, "nothing of it has changed the disk");
     assert_eq!(fs::read(home.path("letters")).expect("read"), b"of value");
 }
 
-/// Proves: a volume that stops because the disk under its log is full says that room is to be made, when it is looked at, is
-/// detached and cannot be attached; what was flushed is read meanwhile, with nothing changed; with room it goes on.
+/// Proves: a volume that stops because the disk under its log is full says that room has to be made, when it is looked
+/// at, is detached and cannot be attached. What was flushed can be read meanwhile, without any change; with room the
+/// volume works again.
 #[test]
 fn a_full_disk_under_the_log() {
     if !is_root() {
@@ -326,7 +317,7 @@ fn a_full_disk_under_the_log() {
     let _small = Mounted(small.clone());
     let made = ["protect", "disk.img", "--log", "small/log", "--key", "key"];
     run(&mut home.volume(&made));
-    // A log whose room was not reserved, as after it was copied.
+    // A log without reserved room, as after it was copied.
     run(Command::new("fallocate").arg("--dig-holes").arg(small.join("log")));
     let disk = home.attach(&["disk.img"]);
     let write = |at: u64, bytes: &[u8]| {
@@ -338,11 +329,11 @@ fn a_full_disk_under_the_log() {
     while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
     let failed = (0..1000_u64).find_map(|round| write(2 * MIB, &[round as u8; 4096]).err());
     assert_eq!(failed.expect("the log has no room").raw_os_error(), Some(5));
-    ends_with(&mut home.volume(&["status", "disk.img"]), 74, &["STOPPED", "make room", "--read-only"]);
+    exits_saying(&mut home.volume(&["status", "disk.img"]), 74, &["STOPPED", "make room", "--read-only"]);
     let detached = ["is detached, but not all could be written", "make room", "--read-only"];
-    ends_with(&mut home.volume(&["detach", "disk.img"]), 74, &detached);
-    // At once, and with the reason: nobody has it any more, and it is full still.
-    ends_with(&mut home.volume(&["attach", "disk.img"]), 74, &["make room", "--read-only"]);
+    exits_saying(&mut home.volume(&["detach", "disk.img"]), 74, &detached);
+    // At once and with the reason: no process has the volume any more, and the disk is still full.
+    exits_saying(&mut home.volume(&["attach", "disk.img"]), 74, &["make room", "--read-only"]);
 
     let everything = || ["disk.img", "small/log"].map(|name| fs::read(home.path(name)).expect("read"));
     let anchors = || {
@@ -361,7 +352,7 @@ fn a_full_disk_under_the_log() {
             File::options().write(true).open(&disk).and_then(|file| file.write_all_at(&[9; 4096], 0));
         assert!(refused.is_err());
         assert_eq!(home.status("disk.img")["attached"]["read_only"], true);
-        ends_with(&mut home.volume(&["repair", "disk.img", "--from", "disk.img"]), 77, &["read-only"]);
+        exits_saying(&mut home.volume(&["repair", "disk.img", "--from", "disk.img"]), 77, &["read-only"]);
         run(&mut home.volume(&["detach", "disk.img"]));
     }
     assert!(before == (everything(), anchors()), "nothing was changed");
@@ -376,7 +367,7 @@ fn a_full_disk_under_the_log() {
     run(&mut home.volume(&["detach", "disk.img"]));
 }
 
-/// Proves: what is mounted, behind a loop device or attached is refused; a lock holds for disk and log.
+/// Proves: disks that are mounted, behind a loop device or attached are refused. A lock protects disk and log.
 #[test]
 fn what_is_in_use_is_refused() {
     if !is_root() {
@@ -387,20 +378,20 @@ fn what_is_in_use_is_refused() {
     let device = run(Command::new("losetup").args(["--show", "-f"]).arg(home.path("disk.img")));
     let device = device.trim();
     let protect = ["protect", "disk.img", "--log", "log", "--key", "key"];
-    ends_with(&mut home.volume(&protect), 75, &["in use", device]);
+    exits_saying(&mut home.volume(&protect), 75, &["in use", device]);
     {
         let _on = Mounted::new(Path::new(device), &home.path("mnt"));
-        ends_with(&mut home.volume(&["protect", device, "--log", "log", "--key", "key"]), 75, &["in use"]);
+        exits_saying(&mut home.volume(&["protect", device, "--log", "log", "--key", "key"]), 75, &["in use"]);
     }
     // A block device that nobody uses.
     run(&mut home.volume(&["protect", device, "--log", "log", "--key", "key"]));
     home.attach(&[device]);
     let raw = Command::new("mount").arg(device).arg(home.path("mnt")).output().expect("it runs");
     assert!(!raw.status.success(), "the disk itself cannot be mounted meanwhile");
-    ends_with(&mut home.volume(&["unprotect", device]), 75, &["attached"]);
+    exits_saying(&mut home.volume(&["unprotect", device]), 75, &["attached"]);
     fs::create_dir(home.path("elsewhere")).expect("made");
     let elsewhere = ["attach", device, "elsewhere", "--log", "log", "--key", "key", "--freshness-unknown"];
-    ends_with(&mut home.volume_on("another", &elsewhere), 75, &["in use"]);
+    exits_saying(&mut home.volume_on("another", &elsewhere), 75, &["in use"]);
     run(&mut home.volume(&["detach", device]));
     run(&mut home.volume(&["unprotect", device]));
     eventually("the loop device is free", || {
@@ -408,8 +399,8 @@ fn what_is_in_use_is_refused() {
     });
 }
 
-/// Proves: old copies of disk and log together are refused by the anchor, an unknown freshness is said, an anchor goes to
-/// another machine, and an older one never replaces a newer one.
+/// Proves: old copies of disk and log together are refused by the anchor. Unknown freshness is said. An anchor can be
+/// taken to another machine, and an older one never replaces a newer one.
 #[test]
 fn old_copies_and_anchors() {
     let home = Home::new();
@@ -437,12 +428,12 @@ fn old_copies_and_anchors() {
     run(&mut home.volume(&["detach", "disk.img"]));
     save("new");
     restore("old");
-    ends_with(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
-    ends_with(&mut home.volume(&["recover", "disk.img"]), 80, &["put back"]);
-    ends_with(&mut home.volume(&["unprotect", "disk.img"]), 80, &["put back"]);
+    exits_saying(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
+    exits_saying(&mut home.volume(&["recover", "disk.img"]), 80, &["put back"]);
+    exits_saying(&mut home.volume(&["unprotect", "disk.img"]), 80, &["put back"]);
     restore("new");
 
-    // With --anchor-every-flush, even what was flushed a moment ago: the process is killed, so it writes nothing more.
+    // With --anchor-every-flush even a flush of a moment ago counts: the process is killed, so it writes nothing more.
     write(5, &["--anchor-every-flush"]);
     save("flushed");
     let attached = home.status("disk.img");
@@ -450,16 +441,16 @@ fn old_copies_and_anchors() {
     run(Command::new("kill").args(["-9", &home.process("disk.img")]));
     restore("new");
     eventually("the lock is free", || ends_with_any(&mut home.volume(&["attach", "disk.img"])) != Some(75));
-    ends_with(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
+    exits_saying(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
     restore("flushed");
 
     // Another machine.
     let on = |arguments: &[&str]| home.volume_on("laptop", arguments);
     let known = ["attach", "disk.img", "--log", "disk.img.log", "--key", "disk.img.key"];
-    ends_with(&mut on(&known), 77, &["no anchor", "--freshness-unknown"]);
+    exits_saying(&mut on(&known), 77, &["no anchor", "--freshness-unknown"]);
     run(&mut home.volume(&["anchor", "export", "disk.img", "--to", "new.anchor"]));
     run(&mut on(&["anchor", "import", "new.anchor"]));
-    ends_with(&mut on(&["anchor", "import", "old.anchor"]), 77, &["is older"]);
+    exits_saying(&mut on(&["anchor", "import", "old.anchor"]), 77, &["is older"]);
     let file = run(&mut on(&known));
     let open = File::open(file.trim()).expect("opened");
     let mut read = [0; 4096];
@@ -467,7 +458,7 @@ fn old_copies_and_anchors() {
     assert!(read[..] == content(4096, 5)[..4096]);
     drop(open);
     run(&mut on(&["detach", "disk.img"]));
-    // Here the anchor is behind that now: it is a later state, which is accepted.
+    // This machine's anchor is behind now: the volume's state is a later one, which is accepted.
     home.attach(&["disk.img"]);
     run(&mut home.volume(&["detach", "disk.img"]));
     restore("flushed");
@@ -477,7 +468,7 @@ fn old_copies_and_anchors() {
         "x",
     )
     .expect("written");
-    ends_with(
+    exits_saying(
         &mut home.volume(&["attach", "disk.img", "--freshness-unknown"]),
         65,
         &["no anchor, or it is damaged"],
@@ -490,7 +481,7 @@ fn ends_with_any(command: &mut Command) -> Option<i32> {
     command.output().expect("it runs").status.code()
 }
 
-/// Starts a command and kills it after a while; whether it was killed before it ended.
+/// Starts a command and kills it after a while; returns whether it was killed before it ended.
 fn killed_after(command: &mut Command, wait: Duration, signal: &str) -> (bool, String) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     std::thread::sleep(wait);
@@ -499,8 +490,8 @@ fn killed_after(command: &mut Command, wait: Duration, signal: &str) -> (bool, S
     (!output.status.success(), text(&output))
 }
 
-/// Proves: `protect` that is killed or interrupted at any moment goes on where it was until all is protected; and if the
-/// disk was used in between, it begins anew instead of taking old hashes for good.
+/// Proves: `protect` that is killed or interrupted at any moment continues where it was, until all is protected. If the
+/// disk was used in between, it begins anew, and does not trust its old hashes.
 #[test]
 fn protecting_is_interrupted_anywhere() {
     let home = Home::new();
@@ -515,13 +506,13 @@ fn protecting_is_interrupted_anywhere() {
         cuts += 1;
     }
     assert!(cuts > 0);
-    let (stopped, said) = killed_after(&mut home.volume(&protect), Duration::from_millis(60), "-INT");
+    let (stopped, printed) = killed_after(&mut home.volume(&protect), Duration::from_millis(60), "-INT");
     let mut begins_anew = false;
-    if stopped && said.contains("stopped") {
-        assert!(said.contains("goes on from here"), "{said}");
+    if stopped && printed.contains("stopped") {
+        assert!(printed.contains("goes on from here"), "{printed}");
         let attach = ["attach", "disk.img", "--freshness-unknown"];
-        let refused = ends_with(&mut home.volume(&attach), 1, &["holdfast volume protect"]);
-        begins_anew = !text(&refused).contains("up to block 0 of");
+        let refused = exits_saying(&mut home.volume(&attach), 1, &["holdfast volume protect"]);
+        begins_anew = !refused.contains("up to block 0 of");
         let file = File::options().write(true).open(home.path("disk.img")).expect("opened");
         file.write_all_at(b"used in between", 5000).expect("written");
     }
@@ -529,16 +520,16 @@ fn protecting_is_interrupted_anywhere() {
     let output = home.volume(&protect).output().expect("it runs");
     match output.status.code() {
         Some(0) => assert_eq!(text(&output).contains("began anew"), begins_anew, "{}", text(&output)),
-        // It was fast enough to be done.
+        // The command was fast enough to finish.
         _ => assert!(now == expected && text(&output).contains("protected already"), "{}", text(&output)),
     }
     let file = home.attach(&["disk.img"]);
     assert!(fs::read(file).expect("read") == now);
-    ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+    exits_saying(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
 }
 
-/// Proves: a move to another key that is killed at any moment leaves the volume as it was, under the old key, and goes on;
-/// afterwards the old key is refused. What was written in between is not lost.
+/// Proves: a change of the key that is killed at any moment leaves the volume as it was, under the old key, and can be
+/// continued. Afterwards the old key is refused. What was written in between is not lost.
 #[test]
 fn moving_is_interrupted_anywhere() {
     let home = Home::new();
@@ -547,15 +538,15 @@ fn moving_is_interrupted_anywhere() {
     let rekey = ["rekey", "disk.img", "--new-key", "key2"];
     let mut done = false;
     for (round, millis) in [10, 40, 80, 120, 60, 200, 25].into_iter().enumerate() {
-        let (cut, said) = killed_after(&mut home.volume(&rekey), Duration::from_millis(millis), "-9");
-        // The kill may come when all is done but the answer.
-        if !cut || said.contains("under this key already") {
+        let (cut, printed) = killed_after(&mut home.volume(&rekey), Duration::from_millis(millis), "-9");
+        // The kill may come when only the answer is missing.
+        if !cut || printed.contains("under this key already") {
             done = true;
             break;
         }
-        assert!(!said.contains("panicked"), "{said}");
+        assert!(!printed.contains("panicked"), "{printed}");
         if home.path("disk.img.log.new").exists() && round % 3 == 2 {
-            // Used in between, under the old key.
+            // The volume is used in between, under the old key.
             let file = home.attach(&["disk.img"]);
             let bytes = content(4096, round as u64);
             let open = File::options().write(true).open(&file).expect("opened");
@@ -571,16 +562,17 @@ fn moving_is_interrupted_anywhere() {
     }
     assert!(!home.path("disk.img.log.new").exists());
     let old = ["attach", "disk.img", "--log", "disk.img.log", "--key", "disk.img.key"];
-    ends_with(&mut home.volume(&old), 65, &["the key is wrong"]);
+    exits_saying(&mut home.volume(&old), 65, &["the key is wrong"]);
     let file = home.attach(&["disk.img"]);
     assert!(fs::read(file).expect("read") == expected);
-    ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+    exits_saying(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
     run(&mut home.volume(&["detach", "disk.img"]));
     let listed = run(&mut home.volume(&["list"]));
     assert_eq!(listed.lines().count(), 1, "{listed}");
 }
 
-/// Proves: a volume follows its device when that grows, and shrinks before it does; what is bad is not taken along.
+/// Proves: a volume grows after its device did, and shrinks before its device does; a change that would have to copy a
+/// bad block is refused.
 #[test]
 fn sizes_change() {
     let home = Home::new();
@@ -599,22 +591,22 @@ fn sizes_change() {
     assert_eq!(size(), 12 * MIB);
     expected.resize(12 << 20, 0);
     run(&mut home.volume(&["detach", "disk.img"]));
-    ends_with(&mut home.volume(&["resize", "disk.img", "--size", "13M"]), 64, &["more than"]);
+    exits_saying(&mut home.volume(&["resize", "disk.img", "--size", "13M"]), 64, &["more than"]);
     run(&mut home.volume(&["resize", "disk.img", "--size", "6M"]));
     File::options().write(true).open(home.path("disk.img")).expect("opened").set_len(6 * MIB).expect("cut");
     let file = home.attach(&["disk.img"]);
     assert!(fs::read(file).expect("read") == expected[..6 << 20]);
     run(&mut home.volume(&["detach", "disk.img"]));
     spoil(&home.path("disk.img"), 70_000);
-    ends_with(&mut home.volume(&["resize", "disk.img", "--ring-mib", "4"]), 65, &["block 17"]);
+    exits_saying(&mut home.volume(&["resize", "disk.img", "--ring-mib", "4"]), 65, &["block 17"]);
     spoil(&home.path("disk.img"), 70_000);
     run(&mut home.volume(&["resize", "disk.img", "--ring-mib", "4"]));
     home.attach(&["disk.img"]);
     assert_eq!(home.status("disk.img")["attached"]["log_bytes"].as_u64().expect("a number") >> 20, 3);
 }
 
-/// Proves: a process that is killed loses nothing that was flushed, and its dead mount is in nobody's way; several
-/// volumes are attached at once.
+/// Proves: a killed process loses nothing that was flushed, and its dead mount hinders nobody. Several volumes are
+/// attached at once.
 #[test]
 fn the_process_is_killed() {
     let home = Home::new();
@@ -642,7 +634,8 @@ fn the_process_is_killed() {
     assert_eq!(listed.matches("attached").count(), 1, "{listed}");
 }
 
-/// Proves: a scrub goes at its pace, stops when it is told to, goes on from there, also after the volume was detached.
+/// Proves: a scrub keeps to its rate, stops when it is told to, and continues from there, also after the volume was
+/// detached.
 #[test]
 fn a_scrub_goes_on() {
     let home = Home::new();
@@ -660,12 +653,13 @@ fn a_scrub_goes_on() {
     assert_eq!(home.status("disk.img")["scrub"]["next_block"], stopped["next_block"]);
     spoil(&home.path("disk.img"), 100);
     home.attach(&["disk.img"]);
-    ends_with(&mut scrub(&["--rate", "0"]), 0, &["0 are bad"]);
+    exits_saying(&mut scrub(&["--rate", "0"]), 0, &["0 are bad"]);
     // The bad block is in the part that was done: the next scrub finds it.
-    ends_with(&mut scrub(&["--rate", "0"]), 65, &["1 are bad"]);
+    exits_saying(&mut scrub(&["--rate", "0"]), 65, &["1 are bad"]);
 }
 
-/// Proves: when the disk below does not answer at all, the watchdog ends the requests with an error, of this volume only.
+/// Proves: if the disk does not answer at all, the watchdog ends this volume's requests with an error, and those of no
+/// other.
 #[test]
 fn the_watchdog_ends_its_own_connection() {
     let home = Home::new();
@@ -687,8 +681,8 @@ fn the_watchdog_ends_its_own_connection() {
     run(&mut home.volume(&["detach", "above.log"]));
 }
 
-/// Proves: an anchor that the operator keeps elsewhere is remembered, is the only one, and follows the volume; a log whose
-/// volume is gone is used again when that is said.
+/// Proves: an anchor that the operator keeps elsewhere is remembered, is the only one, and follows the volume. A log
+/// whose volume is gone is reused only with the option for that.
 #[test]
 fn anchors_elsewhere_and_logs_used_again() {
     let home = Home::new();
@@ -701,27 +695,27 @@ fn anchors_elsewhere_and_logs_used_again() {
         all.filter(|entry| entry.file_name().to_string_lossy().ends_with(".anchor")).count()
     };
     assert_eq!(anchors(), 0);
-    let kept = fs::read_to_string(home.path("my.anchor")).expect("there");
-    assert_eq!(run(&mut home.volume(&["anchor", "show", "disk.img"])).trim(), kept.trim());
+    let anchor_text = fs::read_to_string(home.path("my.anchor")).expect("there");
+    assert_eq!(run(&mut home.volume(&["anchor", "show", "disk.img"])).trim(), anchor_text.trim());
     run(&mut home.volume(&["rekey", "disk.img", "--new-key", "key2"]));
-    assert_ne!(fs::read_to_string(home.path("my.anchor")).expect("there"), kept);
+    assert_ne!(fs::read_to_string(home.path("my.anchor")).expect("there"), anchor_text);
     home.attach(&["disk.img"]);
     assert_eq!(anchors(), 0);
     run(&mut home.volume(&["detach", "disk.img"]));
     fs::remove_file(home.path("my.anchor")).expect("removed");
-    ends_with(&mut home.volume(&["attach", "disk.img"]), 77, &["no anchor"]);
+    exits_saying(&mut home.volume(&["attach", "disk.img"]), 77, &["no anchor"]);
     run(&mut home.volume(&["unprotect", "disk.img", "--freshness-unknown"]));
 
     let again = ["protect", "disk.img", "--log", "disk.img.log", "--key", "key3"];
-    ends_with(&mut home.volume(&again), 66, &["name the key"]);
+    exits_saying(&mut home.volume(&again), 66, &["name the key"]);
     run(&mut home.volume(&[&again[..], &["--overwrite-log"]].concat()));
     home.image("other.img", 4 * MIB);
     let other = ["protect", "other.img", "--log", "disk.img.log", "--key", "key3", "--overwrite-log"];
-    ends_with(&mut home.volume(&other), 73, &["protected already"]);
+    exits_saying(&mut home.volume(&other), 73, &["protected already"]);
     home.attach(&["disk.img"]);
 }
 
-/// Proves: a process that is told to end writes everything and lets go, and one whose mount is taken away does too.
+/// Proves: a process that gets SIGTERM writes everything and detaches, and so does one whose mount is removed.
 #[test]
 fn the_process_is_told_to_end() {
     let home = Home::new();
@@ -743,17 +737,18 @@ fn the_process_is_told_to_end() {
         }
         eventually("it has let go", || home.status("disk.img")["attached"].is_null());
         eventually("it has ended", || {
-            // Nobody may have waited for it yet.
+            // No process may have waited for it yet.
             fs::read_to_string(format!("/proc/{process}/stat")).map_or(true, |stat| stat.contains(") Z "))
         });
         run(&mut home.volume(&["recover", "disk.img"]));
-        // It was closed: what was written, though never flushed, is on the disk.
+        // The file was closed: what was written is on the disk, although it was never flushed.
         let disk = fs::read(home.path("disk.img")).expect("read");
         assert!(disk[1 << 20..][..8192] == bytes, "{how}");
     }
 }
 
-/// Proves: programs that fill a volume from a group with little memory, in which it was attached too, get on.
+/// Proves: programs that fill a volume from a control group with little memory, in which it was also attached, make
+/// progress.
 #[test]
 fn memory_is_short() {
     let root = Path::new("/sys/fs/cgroup/memory");
@@ -782,7 +777,7 @@ fn memory_is_short() {
     assert!(memory["cgroup"].is_string(), "{memory}");
 }
 
-/// A TPM 2 in software, with a memory of its own.
+/// A TPM 2 in software, with storage of its own.
 struct Tpm {
     process: std::process::Child,
     port: u16,
@@ -791,7 +786,7 @@ struct Tpm {
 impl Tpm {
     fn start(memory: &Path) -> Tpm {
         fs::create_dir_all(memory).expect("a directory");
-        // The port after it is for control.
+        // The next port is for control.
         let mut port = free_port();
         loop {
             let next = free_port();
@@ -829,9 +824,9 @@ impl Drop for Tpm {
     }
 }
 
-/// Proves: bound to a TPM, an older state of everything that is on disks - volume, log, anchor, and what this machine
-/// remembers - is refused; also one from before it was bound; what is newest passes, also after a cut between file and
-/// counter; another TPM passes for nothing; and the counter goes with the volume.
+/// Proves: bound to a TPM, an older state of everything that is on disks (volume, log, anchor, and what this machine
+/// remembers) is refused, also one from before the binding. The newest state is accepted, also after a power cut
+/// between file and counter. Another TPM is not accepted, and the counter is removed with the volume.
 #[test]
 fn the_tpm_knows_what_is_newest() {
     let home = Home::new();
@@ -870,21 +865,21 @@ fn the_tpm_knows_what_is_newest() {
     copy("", "unbound");
     write(1, &["attach", "disk.img", "--tpm"]);
     copy("", "first");
-    // Remembered.
+    // This machine remembers the binding.
     write(2, &["attach", "disk.img"]);
     copy("", "second");
     for round in [1, 2] {
         expected[usize::from(round) * 8192..][..4096].fill(round);
     }
     put_back("first");
-    ends_with(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
-    ends_with(&mut with_tpm(&["recover", "disk.img"]), 80, &["an older state was put back"]);
+    exits_saying(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
+    exits_saying(&mut with_tpm(&["recover", "disk.img"]), 80, &["an older state was put back"]);
     put_back("unbound");
-    ends_with(&mut with_tpm(&["attach", "disk.img", "--tpm"]), 80, &["it is an older copy"]);
+    exits_saying(&mut with_tpm(&["attach", "disk.img", "--tpm"]), 80, &["it is an older copy"]);
     put_back("second");
     let every = ["attach", "disk.img", "--anchor-every-flush"];
-    ends_with(&mut with_tpm(&every), 64, &["wear out"]);
-    // What is behind by more than a cut can make it, is not the newest: somebody has counted.
+    exits_saying(&mut with_tpm(&every), 64, &["wear out"]);
+    // A state that is further behind than a power cut can explain is not the newest, as the counter shows.
     let place = {
         let listed = text(
             &tpm.with(&mut Command::new("tpm2_getcap")).arg("handles-nv-index").output().expect("it runs"),
@@ -898,23 +893,23 @@ fn the_tpm_knows_what_is_newest() {
         anchor.into_iter().find(|path| path.extension().is_some_and(|it| it == "anchor")).expect("an anchor");
     let newest = fs::read_to_string(&anchor).expect("read");
     assert_eq!(home.status("disk.img")["anchor"]["tpm"], true);
-    // A count that is right with a tag that is not.
+    // A right count with a wrong tag.
     let forged = newest.replace("tpm ", "tpm 1");
     fs::write(&anchor, forged).expect("written");
-    ends_with(&mut with_tpm(&["attach", "disk.img"]), 65, &["damaged"]);
+    exits_saying(&mut with_tpm(&["attach", "disk.img"]), 65, &["damaged"]);
     fs::write(&anchor, &newest).expect("written");
     {
         let other = Tpm::start(&home.path("other-tpm"));
         let mut attach = home.volume(&["attach", "disk.img"]);
-        ends_with(other.with(&mut attach), 80, &["this TPM does not have"]);
+        exits_saying(other.with(&mut attach), 80, &["this TPM does not have"]);
     }
-    ends_with(home.volume(&["attach", "disk.img"]).env("PATH", "/nowhere"), 66, &["tpm2-tools"]);
+    exits_saying(home.volume(&["attach", "disk.img"]).env("PATH", "/nowhere"), 66, &["tpm2-tools"]);
     let file: PathBuf = run(&mut with_tpm(&["attach", "disk.img"])).trim().into();
     assert!(fs::read(file).expect("read") == expected);
     run(&mut with_tpm(&["detach", "disk.img"]));
     run(tpm.with(&mut Command::new("tpm2_nvincrement")).args([&place, "-C", "o"]));
-    ends_with(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
-    // The way out, for who is sure.
+    exits_saying(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
+    // The way out, for an operator who is sure.
     fs::remove_file(&anchor).expect("removed");
     run(&mut with_tpm(&["attach", "disk.img", "--freshness-unknown"]));
     run(&mut with_tpm(&["detach", "disk.img"]));

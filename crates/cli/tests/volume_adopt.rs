@@ -1,9 +1,9 @@
-//! Cards with what is on them, through the real command: adopted, used, changed behind its back, damaged, interrupted;
-//! several partitions and cards in one stack. As root, with dosfstools, mtools and fdisk.
+//! Cards that are adopted with what is on them, through the real command: used, changed by others, damaged,
+//! interrupted; several partitions and cards in one stack. As root, with dosfstools, mtools and fdisk.
 
 use crate::common;
 
-use common::{ended, eventually, run, text};
+use common::{ended, eventually, is_mounted, run, run_json, text};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -13,26 +13,26 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-pub struct Desk {
+pub struct Workspace {
     folder: tempfile::TempDir,
-    /// Where what is known of volumes is kept.
+    /// The state directory.
     state: PathBuf,
 }
 
-impl Desk {
-    fn new(mounts: &[&str]) -> Desk {
+impl Workspace {
+    fn new(mounts: &[&str]) -> Workspace {
         let folder = tempfile::Builder::new().prefix("holdfast-adopt.").tempdir().expect("a folder");
         for name in mounts {
             fs::create_dir(folder.path().join(name)).expect("made");
         }
         let state = folder.path().join("state");
-        Desk { folder, state }
+        Workspace { folder, state }
     }
 
-    /// The same, with what is known of volumes in another directory of it.
-    pub fn with_state(mounts: &[&str], state: &str) -> Desk {
-        let desk = Desk::new(mounts);
-        Desk { state: desk.path(state), ..desk }
+    /// A workspace with another state directory.
+    pub fn with_state(mounts: &[&str], state: &str) -> Workspace {
+        let workspace = Workspace::new(mounts);
+        Workspace { state: workspace.path(state), ..workspace }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -56,13 +56,17 @@ impl Desk {
         text(&output)
     }
 
-    pub fn is_mounted(&self, name: &str) -> bool {
-        let mounts = fs::read_to_string("/proc/mounts").expect("read");
-        let path = self.path(name);
-        mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    /// Runs a command, given as one line of words, that must fail; returns its output.
+    #[track_caller]
+    fn refused_line(&self, line: &str) -> String {
+        self.refused(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Whether mounting is refused; where it is not, the mount is there, and ended again.
+    pub fn is_mounted(&self, name: &str) -> bool {
+        is_mounted(&self.path(name))
+    }
+
+    /// Whether mounting is refused. If it is not, the mount works, and is ended again.
     fn is_refused(&self, mount: &str, arguments: &[&str]) -> bool {
         let child =
             self.volume(&[&["mount"], arguments].concat()).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
@@ -73,7 +77,7 @@ impl Desk {
             ended.is_some() || self.is_mounted(mount)
         });
         let Some(ended) = ended else {
-            Mounted { desk: self, child, mounts: vec![mount.to_owned()] }.unmount();
+            Mounted { workspace: self, child, mounts: vec![mount.to_owned()] }.unmount();
             return false;
         };
         assert!(!ended.success() && !self.is_mounted(mount), "{ended}");
@@ -83,7 +87,7 @@ impl Desk {
     fn mount(&self, mounts: &[&str], arguments: &[&str]) -> Mounted<'_> {
         let child = self.volume(&[&["mount"], arguments].concat()).stdout(Stdio::null()).spawn();
         let mut mounted = Mounted {
-            desk: self,
+            workspace: self,
             child: child.expect("starts"),
             mounts: mounts.iter().map(|name| (*name).to_owned()).collect(),
         };
@@ -95,7 +99,7 @@ impl Desk {
         mounted
     }
 
-    /// A FAT32 file system of its own size at a place of a card, which is made longer.
+    /// Writes a FAT32 file system of this size at an offset of a card, which is extended.
     pub fn make_fat(&self, card: &str, start: u64, bytes: u64, cluster_sectors: u32) {
         let part = self.path("part");
         let _ = fs::remove_file(&part);
@@ -111,7 +115,7 @@ impl Desk {
         file.write_all_at(bytes, start).expect("written");
     }
 
-    /// mtools on the file system at a place of a card.
+    /// Runs a program of mtools on the file system at an offset of a card.
     pub fn mtools(&self, program: &str, card: &str, start: u64, arguments: &[&str]) -> String {
         let place = format!("{}@@{start}", self.path(card).display());
         run(Command::new(program).current_dir(self.folder.path()).arg("-i").arg(place).args(arguments))
@@ -137,7 +141,7 @@ impl Desk {
         assert!(child.wait().expect("ended").success());
     }
 
-    /// A card with the usual things on it: of 70 MiB, without a partition table.
+    /// A card of 70 MiB with the usual things on it, and without a partition table.
     fn card(&self, card: &str) {
         self.make_fat(card, 0, 70 * MIB, 1);
         fs::create_dir_all(self.path("source/photos/2024")).expect("made");
@@ -154,7 +158,7 @@ impl Desk {
 }
 
 struct Mounted<'a> {
-    desk: &'a Desk,
+    workspace: &'a Workspace,
     child: Child,
     mounts: Vec<String>,
 }
@@ -162,15 +166,14 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for name in &self.mounts {
-            holdfast_testing::unmount(&self.desk.path(name));
+            holdfast_testing::unmount(&self.workspace.path(name));
         }
         assert!(self.child.wait().expect("ended").success());
     }
 
-    /// The components of this stack, as they are listed.
+    /// The components of this stack, as `holdfast components` lists them.
     fn components(&self) -> Vec<serde_json::Value> {
-        let listed = run(Command::new(env!("CARGO_BIN_EXE_holdfast")).args(["components", "--json"]));
-        let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+        let listed = run_json(Command::new(env!("CARGO_BIN_EXE_holdfast")).args(["components", "--json"]));
         find(&listed, &self.child.id())
     }
 
@@ -184,7 +187,7 @@ impl Mounted<'_> {
         self.component(component)["state"].as_str().is_some_and(|state| state.starts_with("down"))
     }
 
-    /// To the process of a component, if it runs.
+    /// Signals the process of a component, if it runs.
     fn signal(&self, component: &str, signal: rustix::process::Signal) {
         let pid = self.component(component)["pid"].as_i64().map(|pid| pid as i32);
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
@@ -193,7 +196,7 @@ impl Mounted<'_> {
     }
 }
 
-/// The components of the stack of a process, wherever the listing has them.
+/// The components of a process's stack, wherever the listing has them.
 fn find(listed: &serde_json::Value, supervisor: &u32) -> Vec<serde_json::Value> {
     let all = listed.as_array().cloned().unwrap_or_else(|| vec![listed.clone()]);
     let own = all.into_iter().find(|one| one["pid"] == *supervisor);
@@ -205,7 +208,11 @@ impl Drop for Mounted<'_> {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for name in &self.mounts {
-            let _ = Command::new("umount").arg("-l").arg(self.desk.path(name)).stderr(Stdio::null()).status();
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(self.workspace.path(name))
+                .stderr(Stdio::null())
+                .status();
         }
     }
 }
@@ -220,21 +227,21 @@ pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 
 const BOTH: [&str; 5] = ["alice", "--user", "alice", "--session", "bob=bob"];
 
-/// Proves: a card is adopted with what is on it, which stays byte by byte; its files are whose the operator says, by
-/// directory; it is used, and is a sound card for everybody else afterwards. Once another system has written to it,
-/// mounting refuses it, until it is adopted anew: then files that did not change keep their owners.
+/// Proves: a card is adopted with what is on it, which stays byte by byte. Its files belong to those whom the operator
+/// names, by directory. The card is used, and is sound for every other system afterwards. Once another system has
+/// written to it, mounting refuses it until it is adopted anew; then files that did not change keep their owners.
 #[test]
 fn adopted() {
-    let desk = Desk::new(&["alice", "bob"]);
-    desk.card("card");
-    let before = fs::read(desk.path("card")).expect("read");
-    desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice", "--owner", "PHOTOS=bob"]);
-    assert!(before == fs::read(desk.path("card")).expect("read"), "not a byte has changed");
+    let workspace = Workspace::new(&["alice", "bob"]);
+    workspace.card("card");
+    let before = fs::read(workspace.path("card")).expect("read");
+    workspace.adopt(&["card", "--sidecar", "card.d", "--user", "alice", "--owner", "PHOTOS=bob"]);
+    assert!(before == fs::read(workspace.path("card")).expect("read"), "not a byte has changed");
 
     let arguments = [&["card", "--sidecar", "card.d"], &BOTH[..]].concat();
     let arguments: Vec<&str> = [&arguments[..1], &BOTH[..1], &arguments[1..3], &BOTH[1..]].concat();
-    let mounted = desk.mount(&["alice", "bob"], &arguments);
-    let (alice, bob) = (desk.path("alice"), desk.path("bob"));
+    let mounted = workspace.mount(&["alice", "bob"], &arguments);
+    let (alice, bob) = (workspace.path("alice"), workspace.path("bob"));
     assert_eq!(read(&alice.join("A letter to somebody.txt")).expect("hers"), b"dear somebody");
     assert!(read(&alice.join("large")).expect("hers") == content(1, 3_000_000));
     assert!(read(&bob.join("photos/one.jpg")).expect("his") == content(2, 40_000));
@@ -250,81 +257,82 @@ fn adopted() {
     fs::write(alice.join("empty"), b"hers by now").expect("it was nobody's");
     fs::remove_file(bob.join("photos/one.jpg")).expect("his");
     mounted.unmount();
-    desk.fsck("card", 0, 70 * MIB);
-    desk.mtools("mcopy", "card", 0, &["::A letter to somebody.txt", "copied"]);
-    assert_eq!(fs::read(desk.path("copied")).expect("copied"), b"on second thoughts");
+    workspace.fsck("card", 0, 70 * MIB);
+    workspace.mtools("mcopy", "card", 0, &["::A letter to somebody.txt", "copied"]);
+    assert_eq!(fs::read(workspace.path("copied")).expect("copied"), b"on second thoughts");
 
-    let again = desk.refused(&["adopt", "card", "--sidecar", "new.d", "--user", "carol"]);
+    let again = workspace.refused(&["adopt", "card", "--sidecar", "new.d", "--user", "carol"]);
     assert!(again.contains("protected already") && again.contains("--anew"), "{again}");
-    let again = desk.refused(&["adopt", "card", "--sidecar", "card.d", "--user", "carol"]);
+    let again = workspace.refused(&["adopt", "card", "--sidecar", "card.d", "--user", "carol"]);
     assert!(again.contains("adopted already"), "{again}");
 
     // Another system writes a file.
-    fs::write(desk.path("foreign"), content(9, 5000)).expect("written");
-    desk.mtools("mcopy", "card", 0, &["foreign", "::"]);
+    fs::write(workspace.path("foreign"), content(9, 5000)).expect("written");
+    workspace.mtools("mcopy", "card", 0, &["foreign", "::"]);
     let arguments: Vec<&str> = [&["mount"], &arguments[..]].concat();
-    let changed = desk.refused(&arguments);
+    let changed = workspace.refused(&arguments);
     assert!(changed.contains("was changed since") && changed.contains("--anew"), "{changed}");
-    assert!(!desk.is_mounted("alice") && !desk.is_mounted("bob"));
+    assert!(!workspace.is_mounted("alice") && !workspace.is_mounted("bob"));
     let new = ["card", "--anew", "--sidecar", "new.d", "--owners-from", "card.d", "--user", "carol"];
-    desk.adopt(&new);
+    workspace.adopt(&new);
     let mount = ["card", "alice", "--sidecar", "new.d", "--user", "alice", "--session", "bob=bob"];
-    let mounted = desk.mount(&["alice", "bob"], &mount);
+    let mounted = workspace.mount(&["alice", "bob"], &mount);
     assert!(read(&alice.join("large")).expect("still hers") == content(1, 3_000_000));
     assert!(read(&bob.join("photos/2024/two.jpg")).expect("still his") == content(3, 50_000));
     assert!(read(&bob.join("large")).is_err() && read(&alice.join("photos/2024/two.jpg")).is_err());
     assert!(read(&alice.join("foreign")).is_err() && read(&bob.join("foreign")).is_err(), "it is carol's");
     mounted.unmount();
-    let old = desk.refused(&["mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"]);
+    let old = workspace.refused(&["mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"]);
     assert!(old.contains("--freshness-unknown"), "the old sidecar is given up: {old}");
 }
 
-/// Proves: what is not FAT32, or is damaged, is refused by its name before anything is made or changed.
+/// Proves: a card that is not FAT32, or is damaged, is refused with the name of the problem before anything is made or
+/// changed.
 #[test]
 fn refused() {
-    let desk = Desk::new(&["alice"]);
+    let workspace = Workspace::new(&["alice"]);
     let adopt = |card: &str| {
-        let before = fs::read(desk.path(card)).expect("read");
-        let said = desk.refused(&["adopt", card, "--sidecar", "card.d", "--user", "alice"]);
-        assert!(!desk.path("card.d").exists(), "{said}");
-        assert!(before == fs::read(desk.path(card)).expect("read"), "{said}");
-        said
+        let before = fs::read(workspace.path(card)).expect("read");
+        let printed = workspace.refused(&["adopt", card, "--sidecar", "card.d", "--user", "alice"]);
+        assert!(!workspace.path("card.d").exists(), "{printed}");
+        assert!(before == fs::read(workspace.path(card)).expect("read"), "{printed}");
+        printed
     };
     for (bits, size) in [("12", 4 * MIB), ("16", 30 * MIB)] {
-        let card = desk.path(bits);
+        let card = workspace.path(bits);
         File::create(&card).expect("made").set_len(size).expect("sized");
         run(Command::new("mkfs.fat").args(["-F", bits]).arg(&card));
-        let said = adopt(bits);
-        assert!(said.contains("FAT12 or FAT16"), "{said}");
+        let printed = adopt(bits);
+        assert!(printed.contains("FAT12 or FAT16"), "{printed}");
     }
-    desk.card("card");
-    let whole = fs::read(desk.path("card")).expect("read");
+    workspace.card("card");
+    let whole = fs::read(workspace.path("card")).expect("read");
     let with = |name: &str, at: usize, bytes: &[u8]| {
         let mut changed = whole.clone();
         changed[at..at + bytes.len()].copy_from_slice(bytes);
-        fs::write(desk.path(name), changed).expect("written");
+        fs::write(workspace.path(name), changed).expect("written");
         adopt(name)
     };
-    let said = with("exfat", 3, b"EXFAT   ");
-    assert!(said.contains("exFAT"), "{said}");
-    let said = with("ntfs", 3, b"NTFS    ");
-    assert!(said.contains("NTFS"), "{said}");
-    File::create(desk.path("bare-ext4")).expect("made").set_len(8 * MIB).expect("sized");
-    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(desk.path("bare-ext4")));
-    let said = adopt("bare-ext4");
+    let printed = with("exfat", 3, b"EXFAT   ");
+    assert!(printed.contains("exFAT"), "{printed}");
+    let printed = with("ntfs", 3, b"NTFS    ");
+    assert!(printed.contains("NTFS"), "{printed}");
+    File::create(workspace.path("bare-ext4")).expect("made").set_len(8 * MIB).expect("sized");
+    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(workspace.path("bare-ext4")));
+    let printed = adopt("bare-ext4");
     let expected =
         ["the whole disk is ext4 (or ext3, or ext2), without a partition table", "only FAT32 can be adopted"];
-    assert!(expected.iter().all(|words| said.contains(words)), "{said}");
-    // What Windows writes: no sectors are reserved, and there is no copy of a FAT.
+    assert!(expected.iter().all(|words| printed.contains(words)), "{printed}");
+    // As Windows formats: without reserved sectors and without a copy of the FAT.
     let mut boot = vec![0; 512];
     boot[..11].copy_from_slice(b"\xebR\x90NTFS    ");
     boot[12..14].copy_from_slice(&[2, 8]);
     boot[510..].copy_from_slice(&[0x55, 0xaa]);
-    let said = with("bare-ntfs", 0, &boot);
-    assert!(said.contains("the whole disk is NTFS, without a partition table"), "{said}");
-    let said = with("nothing", 0, &[0; 512]);
-    assert!(said.contains("no file system"), "{said}");
-    // The first file's second cluster leads to the third's, in both copies: each of its problems is named.
+    let printed = with("bare-ntfs", 0, &boot);
+    assert!(printed.contains("the whole disk is NTFS, without a partition table"), "{printed}");
+    let printed = with("nothing", 0, &[0; 512]);
+    assert!(printed.contains("no file system"), "{printed}");
+    // In both copies of the FAT, the first file's second cluster leads to the third's: each of the problems is named.
     let reserved = u16::from_le_bytes([whole[14], whole[15]]) as usize;
     let sectors = u32::from_le_bytes(whole[36..40].try_into().expect("four")) as usize;
     let mut crossed = whole.clone();
@@ -332,46 +340,53 @@ fn refused() {
         let fat = (reserved + copy * sectors) * 512;
         crossed[fat + 40 * 4..fat + 41 * 4].copy_from_slice(&30u32.to_le_bytes());
     }
-    fs::write(desk.path("crossed"), crossed).expect("written");
-    let said = adopt("crossed");
-    assert!(said.contains("is damaged") && said.contains("/large") && said.contains("fsck.fat"), "{said}");
-    fs::write(desk.path("short"), &whole[..whole.len() / 2]).expect("written");
-    let said = adopt("short");
-    assert!(said.contains("cut off"), "{said}");
+    fs::write(workspace.path("crossed"), crossed).expect("written");
+    let printed = adopt("crossed");
+    assert!(
+        printed.contains("is damaged") && printed.contains("/large") && printed.contains("fsck.fat"),
+        "{printed}"
+    );
+    fs::write(workspace.path("short"), &whole[..whole.len() / 2]).expect("written");
+    let printed = adopt("short");
+    assert!(printed.contains("cut off"), "{printed}");
 
-    // What was adopted is nothing without its sidecar, or with another's.
-    desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
-    fs::copy(desk.path("card"), desk.path("twin")).expect("copied");
-    desk.mtools("mmd", "twin", 0, &["::another"]);
-    desk.adopt(&["twin", "--sidecar", "twin.d", "--user", "mallory"]);
-    let missing = desk.mount_refused("card", "none.d");
+    // An adopted card needs its own sidecar.
+    workspace.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
+    fs::copy(workspace.path("card"), workspace.path("twin")).expect("copied");
+    workspace.mtools("mmd", "twin", 0, &["::another"]);
+    workspace.adopt(&["twin", "--sidecar", "twin.d", "--user", "mallory"]);
+    let missing = workspace.mount_refused("card", "none.d");
     assert!(missing.contains("--sidecar names the directory"), "{missing}");
-    let others = desk.mount_refused("card", "twin.d");
+    let others = workspace.mount_refused("card", "twin.d");
     assert!(others.contains("was changed since"), "{others}");
-    fs::remove_file(desk.path("card.d/policy")).expect("removed");
-    let incomplete = desk.mount_refused("card", "card.d");
+    fs::remove_file(workspace.path("card.d/policy")).expect("removed");
+    let incomplete = workspace.mount_refused("card", "card.d");
     assert!(incomplete.contains("policy"), "{incomplete}");
-    assert!(!desk.is_mounted("alice"));
+    assert!(!workspace.is_mounted("alice"));
 }
 
-impl Desk {
+impl Workspace {
     fn mount_refused(&self, card: &str, sidecar: &str) -> String {
         self.refused(&["mount", card, "alice", "--sidecar", sidecar, "--user", "alice"])
     }
 }
 
-/// Proves: an adoption that is killed at any moment, with its processes or alone, leaves the card as it was and nobody's,
-/// and the same command ends it.
+/// Proves: an adoption that is killed at any moment, with its processes or alone, leaves the card as it was and without
+/// an owner, and the same command completes it.
 #[test]
 fn interrupted() {
-    let desk = Desk::new(&["alice"]);
-    desk.card("card");
-    let before = fs::read(desk.path("card")).expect("read");
+    let workspace = Workspace::new(&["alice"]);
+    workspace.card("card");
+    let before = fs::read(workspace.path("card")).expect("read");
     let arguments = ["adopt", "card", "--sidecar", "card.d", "--user", "alice", "--owner", "photos=bob"];
     let mut done = false;
     for round in 0..16_u64 {
-        let mut child =
-            desk.volume(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+        let mut child = workspace
+            .volume(&arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
         std::thread::sleep(Duration::from_millis(5 + round * round * 6));
         let ended = child.try_wait().expect("a child").is_some();
         if !ended {
@@ -379,20 +394,22 @@ fn interrupted() {
         }
         let output = child.wait_with_output().expect("ended");
         match output.status.code() {
-            // A process of the last round, about to be shut in when it was killed, has the card's lock for a moment.
+            // A process of the last round, which was about to be sandboxed when it was killed, has the card's lock for
+            // a moment.
             Some(75) => continue,
             Some(0) => done = true,
-            // The last round was killed when all was done but the answer.
+            // The last round was killed when only the answer was missing.
             Some(73) if text(&output).contains("is adopted already, with this sidecar") => done = true,
             _ => assert!(!ended, "round {round}: {}", text(&output)),
         }
-        assert!(before == fs::read(desk.path("card")).expect("read"), "round {round}");
+        assert!(before == fs::read(workspace.path("card")).expect("read"), "round {round}");
         if done {
             break;
         }
         if round % 4 == 3 {
-            // Or it is adopted, and was killed when all was done but the answer.
-            done = !desk.is_refused("alice", &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
+            // Or the card is adopted, and the command was killed when only the answer was missing.
+            done =
+                !workspace.is_refused("alice", &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
             if done {
                 break;
             }
@@ -400,7 +417,7 @@ fn interrupted() {
     }
     if !done {
         eventually("it is adopted", || {
-            let output = desk.volume(&arguments).output().expect("it runs");
+            let output = workspace.volume(&arguments).output().expect("it runs");
             match output.status.code() {
                 Some(0) => true,
                 Some(73) if text(&output).contains("is adopted already, with this sidecar") => true,
@@ -408,71 +425,63 @@ fn interrupted() {
                 _ => panic!("{}", text(&output)),
             }
         });
-        assert!(before == fs::read(desk.path("card")).expect("read"));
+        assert!(before == fs::read(workspace.path("card")).expect("read"));
     }
-    let mounted = desk.mount(&["alice"], &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
-    assert!(read(&desk.path("alice/large")).expect("hers") == content(1, 3_000_000));
-    assert!(read(&desk.path("alice/photos/one.jpg")).is_err(), "bob's");
+    let mounted = workspace.mount(&["alice"], &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
+    assert!(read(&workspace.path("alice/large")).expect("hers") == content(1, 3_000_000));
+    assert!(read(&workspace.path("alice/photos/one.jpg")).is_err(), "bob's");
     mounted.unmount();
-    // As an adoption that was cut off before it had made its log.
-    fs::rename(desk.path("card.d/log"), desk.path("log")).expect("renamed");
+    // As after an adoption that was cut off before it made its log.
+    fs::rename(workspace.path("card.d/log"), workspace.path("log")).expect("renamed");
     let arguments = ["mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"];
-    let said = text(&desk.volume(&arguments).output().expect("it runs"));
+    let printed = text(&workspace.volume(&arguments).output().expect("it runs"));
     assert!(
-        said.contains("card.d/log") && said.contains("`holdfast volume format` or `adopt` makes it"),
-        "{said}"
+        printed.contains("card.d/log") && printed.contains("`holdfast volume format` or `adopt` makes it"),
+        "{printed}"
     );
 }
 
-/// Proves: two partitions of one card, in an MBR or in a GPT, and another card on another bus, are one stack with a
-/// driver for each; one partition's FSDriver killed for good, or hung, leaves the others unharmed, and what was
-/// acknowledged is there afterwards.
+/// Proves: two partitions of one card, in an MBR or in a GPT, and another card on another bus, form one stack with a
+/// driver for each. When the FSDriver of one partition is killed for good, or hangs, the others are unharmed, and what
+/// was acknowledged is there afterwards.
 #[test]
 fn partitions_and_cards() {
     for (name, kind, types) in [
         ("mbr", "dos", ["c", "83", "c"]),
         ("gpt", "gpt", ["EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"]),
     ] {
-        let desk = Desk::new(&["one", "two", "other"]);
-        let card = desk.path(name);
+        let workspace = Workspace::new(&["one", "two", "other"]);
+        let card = workspace.path(name);
         File::create(&card).expect("made").set_len(120 * MIB).expect("sized");
         let [first, second, third] = types;
-        desk.table(
+        workspace.table(
             name,
             &format!(
                 "label: {kind}\nunit: sectors\n\
                  2048,81920,{first}\n86016,20480,{second}\n108545,102400,{third}\n"
             ),
         );
-        // The third begins in the middle of a block of 4096 bytes.
+        // The third partition begins in the middle of a block of 4096 bytes.
         let starts = [2048 * 512, 108_545 * 512];
-        desk.make_fat(name, starts[0], 81_920 * 512, 1);
-        desk.make_fat(name, starts[1], 102_400 * 512, 1);
+        workspace.make_fat(name, starts[0], 81_920 * 512, 1);
+        workspace.make_fat(name, starts[1], 102_400 * 512, 1);
         for (at, start) in starts.into_iter().enumerate() {
-            fs::write(desk.path("file"), content(at, 100_000)).expect("written");
-            desk.mtools("mcopy", name, start, &["file", "::"]);
+            fs::write(workspace.path("file"), content(at, 100_000)).expect("written");
+            workspace.mtools("mcopy", name, start, &["file", "::"]);
         }
-        let said = desk.adopt(&[name, "--sidecar", "card.d", "--user", "alice", "--owner", "3:/=bob"]);
-        assert!(said.contains("is adopted"), "{said}");
-        desk.make_fat("other.img", 0, 70 * MIB, 1);
-        desk.adopt(&["other.img", "--sidecar", "other.d", "--user", "alice"]);
+        let printed =
+            workspace.adopt(&[name, "--sidecar", "card.d", "--user", "alice", "--owner", "3:/=bob"]);
+        assert!(printed.contains("is adopted"), "{printed}");
+        workspace.make_fat("other.img", 0, 70 * MIB, 1);
+        workspace.adopt(&["other.img", "--sidecar", "other.d", "--user", "alice"]);
 
-        let which = desk.refused(&["mount", name, "one", "--sidecar", "card.d", "--user", "alice"]);
+        let which = workspace.refused(&["mount", name, "one", "--sidecar", "card.d", "--user", "alice"]);
         assert!(which.contains("1, 3") && which.contains("--partition"), "{which}");
-        let which = desk.refused(&[
-            "mount",
-            name,
-            "one",
-            "--sidecar",
-            "card.d",
-            "--user",
-            "alice",
-            "--partition",
-            "2",
-        ]);
+        let which =
+            workspace.refused_line(&format!("mount {name} one --sidecar card.d --user alice --partition 2"));
         assert!(which.contains("partition 2"), "{which}");
         // As a loop device the other card is on another bus.
-        let attached = run(Command::new("losetup").args(["-f", "--show"]).arg(desk.path("other.img")));
+        let attached = run(Command::new("losetup").args(["-f", "--show"]).arg(workspace.path("other.img")));
         let device = attached.trim().to_owned();
         let also = format!("at=other,device={device},sidecar=other.d");
         let arguments = [
@@ -489,8 +498,8 @@ fn partitions_and_cards() {
             "--also",
             &also,
         ];
-        let mounted = desk.mount(&["one", "two", "other"], &arguments);
-        let (one, two, other) = (desk.path("one"), desk.path("two"), desk.path("other"));
+        let mounted = workspace.mount(&["one", "two", "other"], &arguments);
+        let (one, two, other) = (workspace.path("one"), workspace.path("two"), workspace.path("other"));
         assert!(read(&one.join("file")).expect("alice's") == content(0, 100_000));
         assert!(read(&two.join("file")).expect("bob's") == content(1, 100_000));
         let components = mounted.components();
@@ -502,7 +511,7 @@ fn partitions_and_cards() {
         assert_eq!((count("fs-driver"), count("disk-driver"), count("vfs-")), (3, 2, 3));
         assert_eq!((count("policy-manager"), count("cache-manager")), (1, 1));
 
-        // The second partition's driver dies as often as it is started, until it stays down.
+        // The second partition's driver is killed as often as it is started, until it stays down.
         fs::write(two.join("kept"), b"before").expect("written");
         File::open(two.join("kept")).expect("opens").sync_all().expect("durable");
         eventually("it stays down", || {
@@ -514,7 +523,7 @@ fn partitions_and_cards() {
             mounted.is_down("fs-driver-1")
         });
         assert!(fs::write(two.join("new"), b"lost").is_err(), "nobody is there, and that is said at once");
-        // The first one hangs: the third works on.
+        // The first partition's driver hangs, and the third works.
         mounted.signal("fs-driver", rustix::process::Signal::STOP);
         fs::write(other.join("while it hangs"), content(5, 70_000)).expect("written");
         File::open(other.join("while it hangs")).expect("opens").sync_all().expect("durable");
@@ -524,24 +533,24 @@ fn partitions_and_cards() {
         mounted.unmount();
         run(Command::new("losetup").arg("-d").arg(&device));
 
-        desk.fsck(name, starts[0], 81_920 * 512);
-        desk.fsck(name, starts[1], 102_400 * 512);
-        desk.fsck("other.img", 0, 70 * MIB);
-        let mounted =
-            desk.mount(&["two"], &[name, "two", "--sidecar", "card.d", "--user", "bob", "--partition", "3"]);
+        workspace.fsck(name, starts[0], 81_920 * 512);
+        workspace.fsck(name, starts[1], 102_400 * 512);
+        workspace.fsck("other.img", 0, 70 * MIB);
+        let mounted = workspace
+            .mount(&["two"], &[name, "two", "--sidecar", "card.d", "--user", "bob", "--partition", "3"]);
         assert_eq!(read(&two.join("kept")).expect("it was durable"), b"before");
         mounted.unmount();
     }
 }
 
-/// Proves: a card that was changed anywhere in its partition table or its file system's metadata is not mounted, and
-/// its other partition is, where that was not changed; content that was changed is refused when it is read.
+/// Proves: a card whose partition table or file system metadata were changed anywhere is not mounted; its other
+/// partition is, if that was not changed. Changed content is refused when it is read.
 #[test]
 fn changed() {
-    let desk = Desk::new(&["alice"]);
-    desk.card("card");
-    desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
-    let whole = fs::read(desk.path("card")).expect("read");
+    let workspace = Workspace::new(&["alice"]);
+    workspace.card("card");
+    workspace.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
+    let whole = fs::read(workspace.path("card")).expect("read");
     let reserved = u16::from_le_bytes([whole[14], whole[15]]) as usize;
     let sectors = u32::from_le_bytes(whole[36..40].try_into().expect("four")) as usize;
     let end = (reserved + 2 * sectors) * 512;
@@ -553,18 +562,18 @@ fn changed() {
             1 => end - 1,
             _ => (seed >> 33) as usize % end,
         };
-        desk.put("card", at as u64, &[whole[at] ^ 1 << (round % 8)]);
-        let said = desk.mount_refused("card", "card.d");
-        assert!(said.contains("was changed since"), "byte {at}: {said}");
-        desk.put("card", at as u64, &whole[at..=at]);
+        workspace.put("card", at as u64, &[whole[at] ^ 1 << (round % 8)]);
+        let printed = workspace.mount_refused("card", "card.d");
+        assert!(printed.contains("was changed since"), "byte {at}: {printed}");
+        workspace.put("card", at as u64, &whole[at..=at]);
     }
     // In a file: everything else can be used.
     let needle = content(1, 3_000_000);
     let at = whole.windows(4096).position(|window| *window == needle[8192..12_288]).expect("it is there");
-    desk.put("card", at as u64, b"!");
-    let mounted = desk.mount(&["alice"], &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
-    let error = read(&desk.path("alice/large")).expect_err("a block of it is bad");
+    workspace.put("card", at as u64, b"!");
+    let mounted = workspace.mount(&["alice"], &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
+    let error = read(&workspace.path("alice/large")).expect_err("a block of it is bad");
     assert_eq!(error.raw_os_error(), Some(5));
-    assert_eq!(read(&desk.path("alice/A letter to somebody.txt")).expect("hers"), b"dear somebody");
+    assert_eq!(read(&workspace.path("alice/A letter to somebody.txt")).expect("hers"), b"dear somebody");
     mounted.unmount();
 }

@@ -1,9 +1,9 @@
-//! Power cuts while a card is adopted, through the real command: card, sidecar and what the machine remembers are on
-//! three disks whose every write and flush is recorded; of what was not flushed each disk keeps whole writes, some
-//! sectors, or nothing, and the file systems on them are what their journals make of that. As root, with e2fsprogs.
+//! Power cuts while a card is adopted, through the real command. The card, its sidecar and the state directory are on
+//! three disks whose every write and flush is recorded. Of what was not flushed, each disk keeps whole writes, some
+//! sectors, or nothing, and the file systems on them recover by their journals. As root, with e2fsprogs.
 
 use crate::common;
-use crate::volume_adopt::{Desk, content, read};
+use crate::volume_adopt::{Workspace, content, read};
 
 use common::{eventually, run, setting, text};
 use holdfast_fuse::{Options as MountOptions, UnmountMode, mount_disk};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 const CARD_BYTES: u64 = 36 * MIB;
 const PIECE: usize = 1 << 20;
-/// The disks, in the order of their numbers: each is a file `disk` in the directory of its name; the file systems of the
-/// last two are mounted beside it.
+/// The disks by their numbers: each is a file `disk` in the directory of its name. The file systems of the last two are
+/// mounted beside that file.
 const DISKS: [&str; 3] = ["card", "side", "state"];
 const ADOPT: [&str; 8] =
     ["adopt", "card/disk", "--sidecar", "side.at/card.d", "--user", "alice", "--owner", "photos=bob"];
@@ -62,17 +62,17 @@ impl Disk for Recorded {
     }
 }
 
-/// What is on the three disks.
+/// The contents of the three disks.
 type Images = Vec<Vec<u8>>;
 
-fn fresh(desk: &Desk) -> Images {
-    desk.make_fat("plain", 0, CARD_BYTES, 1);
-    fs::create_dir_all(desk.path("source/photos")).expect("made");
-    fs::write(desk.path("source/large"), content(1, 2_000_000)).expect("written");
-    fs::write(desk.path("source/photos/one.jpg"), content(2, 40_000)).expect("written");
-    desk.mtools("mcopy", "plain", 0, &["-s", "source/large", "source/photos", "::"]);
+fn fresh(workspace: &Workspace) -> Images {
+    workspace.make_fat("plain", 0, CARD_BYTES, 1);
+    fs::create_dir_all(workspace.path("source/photos")).expect("made");
+    fs::write(workspace.path("source/large"), content(1, 2_000_000)).expect("written");
+    fs::write(workspace.path("source/photos/one.jpg"), content(2, 40_000)).expect("written");
+    workspace.mtools("mcopy", "plain", 0, &["-s", "source/large", "source/photos", "::"]);
     let formatted = |name: &str, mib: u64| {
-        let path = desk.path(&format!("{name}.img"));
+        let path = workspace.path(&format!("{name}.img"));
         File::create(&path).expect("made").set_len(mib * MIB).expect("sized");
         let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         run(Command::new("mkfs.ext4")
@@ -80,13 +80,13 @@ fn fresh(desk: &Desk) -> Images {
             .arg(&path));
         fs::read(path).expect("read")
     };
-    vec![fs::read(desk.path("plain")).expect("read"), formatted("side", 96), formatted("state", 16)]
+    vec![fs::read(workspace.path("plain")).expect("read"), formatted("side", 96), formatted("state", 16)]
 }
 
-/// Writes what is on the disks into files, without what is zero.
-fn lay(desk: &Desk, images: &Images) {
+/// Writes the contents of the disks into files, leaving holes for zeroes.
+fn lay(workspace: &Workspace, images: &Images) {
     for (name, image) in DISKS.iter().zip(images) {
-        let path = desk.path(name).join("disk");
+        let path = workspace.path(name).join("disk");
         let _ = fs::remove_file(&path);
         let file = File::create(path).expect("made");
         file.set_len(image.len() as u64).expect("sized");
@@ -98,20 +98,20 @@ fn lay(desk: &Desk, images: &Images) {
     }
 }
 
-/// File systems that are mounted, until dropped.
+/// Mounted file systems; dropping this unmounts them.
 struct Attached<'a> {
-    desk: &'a Desk,
+    workspace: &'a Workspace,
     devices: Vec<String>,
 }
 
 impl Attached<'_> {
-    fn new(desk: &Desk) -> Attached<'_> {
-        let mut attached = Attached { desk, devices: Vec::new() };
+    fn new(workspace: &Workspace) -> Attached<'_> {
+        let mut attached = Attached { workspace, devices: Vec::new() };
         for name in &DISKS[1..] {
             let losetup = ["--show", "--direct-io=on", "-f"];
-            let device = run(Command::new("losetup").args(losetup).arg(desk.path(name).join("disk")));
+            let device = run(Command::new("losetup").args(losetup).arg(workspace.path(name).join("disk")));
             attached.devices.push(device.trim().to_owned());
-            run(Command::new("mount").arg(device.trim()).arg(desk.path(&format!("{name}.at"))));
+            run(Command::new("mount").arg(device.trim()).arg(workspace.path(&format!("{name}.at"))));
         }
         attached
     }
@@ -127,15 +127,15 @@ impl Drop for Attached<'_> {
                 .is_ok_and(|status| status.success())
         };
         for (name, device) in DISKS[1..].iter().zip(&self.devices) {
-            let at = self.desk.path(&format!("{name}.at"));
+            let at = self.workspace.path(&format!("{name}.at"));
             eventually("it is unmounted", || done("umount", &[&at]));
             eventually("the loop device is free", || done("losetup", &[Path::new("-d"), Path::new(device)]));
         }
     }
 }
 
-/// Runs the adoption on recorded disks: all that happened, and after which event it was acknowledged.
-fn recorded(desk: &Desk, images: &Images) -> (Trace, usize) {
+/// Runs the adoption on recorded disks; returns all events, and the event after which it was acknowledged.
+fn recorded(workspace: &Workspace, images: &Images) -> (Trace, usize) {
     let devices = Devices::new();
     let options = MountOptions {
         source: "a disk".into(),
@@ -146,12 +146,12 @@ fn recorded(desk: &Desk, images: &Images) -> (Trace, usize) {
     };
     let mut sessions = Vec::new();
     for (name, image) in DISKS.iter().zip(images) {
-        let _ = fs::remove_file(desk.path(name).join("disk"));
+        let _ = fs::remove_file(workspace.path(name).join("disk"));
         let disk = Arc::new(Recorded(devices.device(devices.add_with(name, image.clone()))));
-        sessions.push(mount_disk(disk, "disk", &desk.path(name), &options, || ()).expect("mounted"));
+        sessions.push(mount_disk(disk, "disk", &workspace.path(name), &options, || ()).expect("mounted"));
     }
-    let attached = Attached::new(desk);
-    run(&mut desk.volume(&ADOPT));
+    let attached = Attached::new(workspace);
+    run(&mut workspace.volume(&ADOPT));
     let acknowledged = devices.mark();
     drop(attached);
     for session in sessions {
@@ -161,17 +161,17 @@ fn recorded(desk: &Desk, images: &Images) -> (Trace, usize) {
     (devices.trace(), acknowledged)
 }
 
-/// What was found after cuts: how often nothing had begun, it went on, it was whole.
+/// The number of cuts after which nothing had begun, the adoption continued, or the card was whole.
 #[derive(Default, Debug)]
-struct Found {
-    anew: u32,
-    on: u32,
+struct CutCounts {
+    not_begun: u32,
+    continued: u32,
     whole: u32,
 }
 
-/// Whether the card can be mounted as it is now; then what is on it is right.
-fn is_adopted(desk: &Desk, what: &str) -> bool {
-    let mut child = desk
+/// Whether the card can be mounted as it is now; if so, its content must be right.
+fn is_adopted(workspace: &Workspace, what: &str) -> bool {
+    let mut child = workspace
         .volume(&[&["mount"], &MOUNT[..]].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -180,50 +180,51 @@ fn is_adopted(desk: &Desk, what: &str) -> bool {
     let mut refused = false;
     eventually("it is mounted or refused", || {
         refused = child.try_wait().expect("a child").is_some();
-        refused || desk.is_mounted("alice")
+        refused || workspace.is_mounted("alice")
     });
     if refused {
         return false;
     }
-    let (large, photo) = (read(&desk.path("alice/large")), read(&desk.path("alice/photos/one.jpg")));
-    holdfast_testing::unmount(&desk.path("alice"));
+    let (large, photo) =
+        (read(&workspace.path("alice/large")), read(&workspace.path("alice/photos/one.jpg")));
+    holdfast_testing::unmount(&workspace.path("alice"));
     assert!(child.wait().expect("ended").success(), "{what}");
     assert!(large.expect("hers") == content(1, 2_000_000), "{what}: alice's file");
     assert!(photo.is_err(), "{what}: bob's file is alice's");
     true
 }
 
-/// After a power cut, which left the disks as they lie there.
-fn check(desk: &Desk, card: &[u8], was_acknowledged: bool, what: &str, found: &mut Found) {
-    let has_log = desk.path("side.at/card.d/log").exists();
-    let before = is_adopted(desk, what);
+/// Checks the disks as a power cut left them.
+fn check(workspace: &Workspace, card: &[u8], was_acknowledged: bool, what: &str, found: &mut CutCounts) {
+    let has_log = workspace.path("side.at/card.d/log").exists();
+    let before = is_adopted(workspace, what);
     assert!(before || !was_acknowledged, "{what}: it had been adopted, and that was said");
-    let is_as_it_was = || fs::read(desk.path("card/disk")).expect("read") == card;
+    let is_as_it_was = || fs::read(workspace.path("card/disk")).expect("read") == card;
     assert!(before || is_as_it_was(), "{what}: the card has changed");
-    let output = desk.volume(&ADOPT).stdin(Stdio::null()).output().expect("runs");
-    let said = text(&output);
+    let output = workspace.volume(&ADOPT).stdin(Stdio::null()).output().expect("runs");
+    let printed = text(&output);
     match output.status.code() {
         Some(0) => {}
-        Some(73) if before && said.contains("is adopted already, with this sidecar") => {}
-        _ => panic!("{what}: the same command says {}: {said}", output.status),
+        Some(73) if before && printed.contains("is adopted already, with this sidecar") => {}
+        _ => panic!("{what}: the same command says {}: {printed}", output.status),
     }
     assert!(before || is_as_it_was(), "{what}: the card has changed");
-    assert!(is_adopted(desk, what), "{what}: the command ended well, and the card cannot be mounted");
+    assert!(is_adopted(workspace, what), "{what}: the command ended well, and the card cannot be mounted");
     match (before, has_log) {
         (true, _) => found.whole += 1,
-        (false, true) => found.on += 1,
-        (false, false) => found.anew += 1,
+        (false, true) => found.continued += 1,
+        (false, false) => found.not_begun += 1,
     }
 }
 
-/// Cuts the power at some moments of what was recorded. States of which nothing is known yet come back.
+/// Cuts the power at some moments of the recording. Returns the states in which the card was not adopted yet.
 fn cut(
-    desk: &Desk,
+    workspace: &Workspace,
     trace: &Trace,
     acknowledged: usize,
     moments: u64,
     seed: u64,
-    found: &mut Found,
+    found: &mut CutCounts,
 ) -> Vec<Images> {
     assert!(
         !trace.events.iter().any(|event| matches!(event, Event::Write { device: 0, .. })),
@@ -231,8 +232,8 @@ fn cut(
     );
     let card = &trace.before[0];
     let mut random = Random::new(seed);
-    // One moment in each of as many parts of what happened. Half of them anywhere, half right after a flush or right before:
-    // that is where things are settled.
+    // One moment in each of equal parts of the recording: half of them anywhere, half right after or before a flush,
+    // where states become durable.
     let count = trace.events.len() as u64;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
     for part in 0..moments {
@@ -256,10 +257,10 @@ fn cut(
         let (images, story) = moment.one(&mut random, 16);
         let what =
             format!("seed {seed}, after {} of {} events ({story})", moment.events(), trace.events.len());
-        lay(desk, &images);
-        let attached = Attached::new(desk);
+        lay(workspace, &images);
+        let attached = Attached::new(workspace);
         let was_whole = found.whole;
-        check(desk, card, moment.events() > acknowledged, &what, found);
+        check(workspace, card, moment.events() > acknowledged, &what, found);
         drop(attached);
         if found.whole == was_whole {
             left.push(images);
@@ -268,22 +269,22 @@ fn cut(
     left
 }
 
-/// Proves: whenever the power is cut while a card is adopted, or while an adoption goes on that was cut before, the card's
-/// bytes are what they were; it is adopted whole, or nobody mounts it and the same command adopts it; and once the command
-/// has said that it is adopted, it is.
+/// Proves: whenever the power is cut while a card is adopted, or while an interrupted adoption continues, the card's
+/// bytes are what they were. Either it is adopted whole, or it cannot be mounted and the same command adopts it. Once
+/// the command has said that it is adopted, it is.
 #[test]
 fn power_cuts() {
     let folders = ["alice", "card", "side", "state", "side.at", "state.at"];
-    let desk = Desk::with_state(&folders, "state.at");
+    let workspace = Workspace::with_state(&folders, "state.at");
     let (moments, seed) = (setting("HOLDFAST_CUTS", 6), setting("HOLDFAST_SEED", 1));
-    let mut found = Found::default();
-    let (trace, acknowledged) = recorded(&desk, &fresh(&desk));
-    let left = cut(&desk, &trace, acknowledged, moments, seed, &mut found);
+    let mut found = CutCounts::default();
+    let (trace, acknowledged) = recorded(&workspace, &fresh(&workspace));
+    let left = cut(&workspace, &trace, acknowledged, moments, seed, &mut found);
     drop(trace);
-    // And once more, while it goes on from where it was cut.
+    // A second cut, while the adoption continues after the first.
     let images = left.last().expect("some were not whole yet");
-    let (trace, acknowledged) = recorded(&desk, images);
-    cut(&desk, &trace, acknowledged, moments / 2, seed + 1, &mut found);
-    assert!(found.anew > 0 && found.on > 0 && found.whole > 0, "{found:?}");
+    let (trace, acknowledged) = recorded(&workspace, images);
+    cut(&workspace, &trace, acknowledged, moments / 2, seed + 1, &mut found);
+    assert!(found.not_begun > 0 && found.continued > 0 && found.whole > 0, "{found:?}");
     eprintln!("{found:?}");
 }

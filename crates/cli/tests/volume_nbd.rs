@@ -1,8 +1,8 @@
-//! Protected volumes attached as servers of NBD, through the real command and other people's clients.
+//! Protected volumes attached as NBD servers, through the real command and the NBD clients of others.
 
 use crate::common;
 
-use common::{ended, run, text};
+use common::{ended, run, run_json, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 struct Home(tempfile::TempDir);
 
 impl Home {
-    /// With a protected image of 16 MiB, all of it 7.
+    /// A workspace with a protected image of 16 MiB, each byte of which is 7.
     fn new() -> Home {
         let home = Home(tempfile::Builder::new().prefix("holdfast-volume-nbd.").tempdir().expect("a folder"));
         fs::write(home.path("disk"), vec![7; 16 << 20]).expect("written");
@@ -44,14 +44,14 @@ impl Home {
         logs.collect()
     }
 
-    /// Runs commands of `qemu-io` on what is served.
+    /// Runs commands of `qemu-io` on a served volume.
     fn qemu_io(&self, uri: &str, commands: &[&str]) -> Output {
         let mut command = Command::new("qemu-io");
         command.args(["-f", "raw"]);
         for words in commands {
             command.args(["-c", words]);
         }
-        // Of the package qemu-utils.
+        // `qemu-io` is in Debian's package qemu-utils.
         ended(command.arg(uri).stdin(Stdio::null()))
     }
 }
@@ -67,8 +67,9 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{}", text(output));
 }
 
-/// Proves: a volume is served at a socket of its owner's, is written and read there, tells where a block was changed
-/// behind its back, stays attached while a client uses it, and comes back as a plain image. Its log traces a flush.
+/// Proves: a volume is served at a socket of its owner, can be written and read there, reports where a block was
+/// changed behind its back, stays attached while a client uses it, and becomes a plain image again. Its log traces a
+/// flush.
 #[test]
 fn a_volume_at_a_socket() {
     let home = Home::new();
@@ -78,8 +79,7 @@ fn a_volume_at_a_socket() {
     let mode = fs::metadata(&socket).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may connect");
     succeeded(&home.qemu_io(&uri, &["write -P 9 1M 64k", "flush", "read -P 9 1M 64k", "read -P 7 2M 4M"]));
-    let status = run(&mut home.volume(&["status", "disk", "--json"]));
-    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let status = run_json(&mut home.volume(&["status", "disk", "--json"]));
     assert_eq!(status["attached"]["export"]["kind"], "nbd");
     assert_eq!(status["attached"]["export"]["path"], uri.as_str());
     let log = home.volume_log();
@@ -130,7 +130,7 @@ sys.stdin.read()
     assert!(fs::read(home.path("disk")).expect("read") == expected, "it is a plain image");
 }
 
-/// Proves: a port is of this machine only, and what cannot be listened on is said where it was asked for.
+/// Proves: a port is open on this machine only, and an address that cannot be listened on is named in the error.
 #[test]
 fn a_volume_at_a_port() {
     let home = Home::new();
@@ -153,7 +153,8 @@ fn a_volume_at_a_port() {
     run(&mut home.volume(&["attach", "disk", "--nbd", ":0"]));
 }
 
-/// Proves: where the kernel has no ublk, that is said with the way out; where it has, the device is there and goes.
+/// Proves: on a kernel without ublk the error says so, with the way out; on one with it, the device appears and
+/// disappears.
 #[test]
 fn a_volume_as_a_ublk_device() {
     let home = Home::new();

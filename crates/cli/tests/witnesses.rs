@@ -1,13 +1,14 @@
-//! Bounded staleness, through real servers, witnesses and mounts: a fork that no witness has signed goes stale within its
-//! bound, the other side goes on; an idle file system stays fresh; an outage of witnesses is survived.
+//! Bounded staleness, through real servers, witnesses and mounts: a fork that no witness signs becomes stale within its
+//! bound, and the other side goes on; an idle file system stays fresh; an outage of witnesses is survived.
 
 use crate::common;
 use crate::restored::{declare, keep, put_back};
 
+use common::cluster::Second;
 use common::relay::Relay;
-use common::{World, eventually, free_port, run, text};
+use common::{World, errno, eventually, free_port, run, run_json, text};
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const EROFS: i32 = 30;
 const ETIMEDOUT: i32 = 110;
 
-/// A witness in a process of its own; ended with this.
+/// A witness in a process of its own; dropping it ends the process.
 struct Witness {
     state: PathBuf,
     port: u16,
@@ -56,7 +57,7 @@ impl Witness {
         eventually("the witness listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
-    /// As by a power failure.
+    /// Ends the witness as a power failure would.
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("it runs");
@@ -64,7 +65,7 @@ impl Witness {
         }
     }
 
-    /// How a server is told of it.
+    /// The options that name the witness to a server.
     fn for_server(&self) -> Vec<String> {
         let at = format!("http://127.0.0.1:{}={}", self.port, self.key);
         [&["--witness", &at, "--witness-every", "1"], &LEASE[..]]
@@ -74,11 +75,10 @@ impl Witness {
             .collect()
     }
 
-    /// How many operations it has signed.
+    /// The number of operations of the log that the witness has signed.
     fn signed(&self) -> u64 {
-        let shown = run(holdfast().args(["--json", "witness", "status", "--state"]).arg(&self.state));
-        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-        shown["logs"][0]["size"].as_u64().unwrap_or(0)
+        let report = run_json(holdfast().args(["--json", "witness", "status", "--state"]).arg(&self.state));
+        report["logs"][0]["size"].as_u64().unwrap_or(0)
     }
 }
 
@@ -88,7 +88,7 @@ impl Drop for Witness {
     }
 }
 
-/// After a restart nobody waits long for those who may hold one.
+/// Short leases: after a restart of the server nobody waits long for those who may hold one.
 const LEASE: [&str; 2] = ["--lease", "2"];
 
 fn with_short_leases(people: &[&str]) -> World {
@@ -101,16 +101,12 @@ fn holdfast() -> Command {
 
 /// The keys of the logs of a server, running or not.
 fn logs(world: &World) -> Vec<String> {
-    standing(&world.data()).iter().map(|log| log["key"].as_str().expect("a key").to_owned()).collect()
+    server_heads(&world.data()).iter().map(|log| log["key"].as_str().expect("a key").to_owned()).collect()
 }
 
-fn standing(data: &Path) -> Vec<serde_json::Value> {
-    let shown = run(holdfast().args(["--json", "server", "witnesses", "--data"]).arg(data));
-    serde_json::from_str(&shown).expect("JSON")
-}
-
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|error| error.raw_os_error())
+fn server_heads(data: &Path) -> Vec<serde_json::Value> {
+    let report = run_json(holdfast().args(["--json", "server", "witnesses", "--data"]).arg(data));
+    report.as_array().expect("a list").clone()
 }
 
 fn engine(world: &World, who: &str) -> serde_json::Value {
@@ -125,14 +121,15 @@ fn is_fresh(world: &World, who: &str) -> bool {
     engine(world, who)["head"]["is_stale"] == serde_json::Value::Bool(false)
 }
 
-/// A mount whose bound is short is stale for a moment on a machine that stands still so long.
+/// Writes a file, repeatedly: a mount with a short bound is stale for a moment on a machine that stands still for so
+/// long.
 #[track_caller]
 fn written(path: &Path, text: &str) {
     eventually("it is fresh, and written", || fs::write(path, text).is_ok());
 }
 
-/// Proves that a fork for ever is bounded: the side that no witness signs is stopped within its bound, is told so, and
-/// stays stopped; the other side goes on, and the witness keeps what the server signed on the wrong side.
+/// Proves that a fork does not stay unnoticed for ever: the side that no witness signs is stopped within its bound, is
+/// told so, and stays stopped. The other side goes on, and the witness keeps what the server signed on the wrong side.
 #[test]
 fn a_fork_goes_stale() {
     let mut world = with_short_leases(&["alice", "bob"]);
@@ -154,27 +151,18 @@ fn a_fork_goes_stale() {
     });
     eventually("both are fresh", || is_fresh(&world, "alice") && is_fresh(&world, "bob"));
 
-    // The operator makes a second world from a copy, and leads Bob into it once Alice has gone on.
+    // The operator forks the server from a copy, and leads Bob to the copy once Alice has gone on.
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
     world.start_server_with(&asked);
     let mut file = fs::File::create(alice.join("team/alices")).expect("made");
     file.write_all(b"only Alice sees this").and_then(|()| file.sync_all()).expect("at the server");
-    let operations = standing(&world.data())[0]["operations"].as_u64().expect("a number");
+    let operations = server_heads(&world.data())[0]["operations"].as_u64().expect("a number");
     eventually("the witness has signed what Alice did", || witness.signed() >= operations);
-    let fork_port = free_port();
-    let mut fork = holdfast()
-        .args(["server", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
-        .arg(world.path("fork"))
-        .args(&asked)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the fork starts");
-    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
-    relay.lead_to(fork_port);
+    let fork = Second::started(&world, &world.path("fork"), &asked);
+    relay.lead_to(fork.port);
 
-    // Bob works on in it for a while, unsuspecting, and is then stopped.
+    // Bob works on the fork for a while, and is then stopped.
     eventually("Bob is stopped", || {
         errno(fs::write(bob.join("team/bobs"), "only Bob sees this")) == Some(ETIMEDOUT)
     });
@@ -184,28 +172,27 @@ fn a_fork_goes_stale() {
     let output = world.holdfast("bob").arg("status").output().expect("it runs");
     assert_eq!(output.status.code(), Some(69), "{}", text(&output));
 
-    // The witness was asked to sign the fork, and has kept what the server signed.
+    // The server asked the witness to sign the fork, and the witness has kept the head that the server signed.
     eventually("the fork was refused", || {
-        let witnesses = standing(&world.path("fork"))[0]["witnesses"].clone();
+        let witnesses = server_heads(&world.path("fork"))[0]["witnesses"].clone();
         witnesses[0]["trouble"]
             .as_str()
             .is_some_and(|why| why.contains("another history") || why.contains("lost"))
     });
     assert_eq!(errno(fs::read(bob.join("team/common"))), Some(ETIMEDOUT), "he stays stopped");
 
-    // Alice has noticed nothing.
+    // Alice notices nothing.
     assert_eq!(fs::read_to_string(alice.join("team/alices")).expect("read"), "only Alice sees this");
     fs::write(alice.join("team/alices"), "and goes on").expect("written");
     assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
     assert!(!alice.join("team/bobs").exists());
     // Mounts wait for their server when they end, so they end before it.
     world.umount("bob");
-    fork.kill().expect("it runs");
-    let _ = fork.wait();
+    drop(fork);
 }
 
-/// Proves that an idle file system stays fresh, and what an outage of the witness does to a mount that is to refuse
-/// changes then: reads go on, changes fail with EROFS, and once the witness is back everything goes on by itself.
+/// Proves that an idle file system stays fresh, and that during an outage of the witness a mount that refuses changes
+/// then can be read, fails changes with EROFS, and works again by itself once the witness is back.
 #[test]
 fn an_outage_is_survived() {
     const BOUND_S: u64 = 3;
@@ -233,21 +220,21 @@ fn an_outage_is_survived() {
     assert_eq!(errno(fs::create_dir(alice.join("team/directory"))), Some(EROFS));
     let status = world.status("alice");
     assert!(status.contains("STALE, and read-only"), "{status}");
-    let trouble = standing(&world.data())[0]["witnesses"][0]["trouble"].clone();
+    let trouble = server_heads(&world.data())[0]["witnesses"][0]["trouble"].clone();
     assert!(trouble.as_str().is_some_and(|why| why.contains("does not answer")), "{trouble}");
 
-    // The record was durable before each signature, so it goes on where it was.
+    // The witness's record was durable before each signature, so it continues where it was.
     witness.start();
     eventually("changes are taken again", || fs::write(alice.join("team/again"), "x").is_ok());
     eventually("it is fresh", || is_fresh(&world, "alice"));
     eventually("there is no trouble", || {
-        standing(&world.data())[0]["witnesses"][0]["trouble"] == serde_json::Value::Null
+        server_heads(&world.data())[0]["witnesses"][0]["trouble"] == serde_json::Value::Null
     });
 }
 
-/// Proves what a restore means to witnesses: they do not sign for the log that lost operations, nor, under its new name,
-/// before they are told it; a mount whose superuser has declared the restore is stale until then, and goes on after, without
-/// an alarm at any time; what the restore lost of its own is sent again when changes are taken again, before any other.
+/// Proves what a restore means to witnesses: they sign neither for the log that lost operations, nor, under its new
+/// name, before they are told of it. A mount whose superuser has declared the restore is stale until then, and goes on
+/// afterwards, without any alarm. Changes of its own that the restore lost are made again before any other change.
 #[test]
 fn a_restored_log_is_another() {
     let mut world = with_short_leases(&["alice"]);
@@ -266,7 +253,7 @@ fn a_restored_log_is_another() {
     let alice = world.mount_with("alice", &policy);
     written(&alice.join("team/late"), "late");
     world.umount("alice");
-    let operations = standing(&world.data())[0]["operations"].as_u64().expect("a number");
+    let operations = server_heads(&world.data())[0]["operations"].as_u64().expect("a number");
     eventually("the witness has signed what is lost then", || witness.signed() >= operations);
     world.stop_server();
     put_back(&world, &backup);
@@ -280,15 +267,16 @@ fn a_restored_log_is_another() {
     let alice = world.mount_with("alice", &policy);
     assert_eq!(fs::read_to_string(alice.join("team/early")).expect("left"), "early");
     assert_eq!(errno(fs::write(alice.join("team/file"), "x")), Some(EROFS), "{}", world.status("alice"));
-    // Nor does the mount itself change anything.
+    // The mount itself makes no change either.
     let told = "tried again when that is over";
     eventually("what was lost waits", || world.status("alice").contains(told));
     assert!(!alice.join("team/late").exists(), "{}", world.status("alice"));
-    let trouble = standing(&world.data())[0]["witnesses"][0]["trouble"].clone();
+    let trouble = server_heads(&world.data())[0]["witnesses"][0]["trouble"].clone();
     assert!(trouble.is_string(), "the server says that it is not signed for: {trouble}");
     assert_eq!(witness.signed(), operations, "of the old log nothing more is signed");
 
-    // The witness keeps to the old log as well: what a server that goes back to it says is refused for ever.
+    // The witness keeps to the old log as well: if a server goes back to it, what that server signs is refused for
+    // ever.
     witness.kill();
     witness.logs.extend(now);
     witness.start();
@@ -298,18 +286,18 @@ fn a_restored_log_is_another() {
     assert!(!world.status("alice").contains("ALARM"), "{}", world.status("alice"));
 }
 
-/// Proves that a mount that only warns goes on without any witness, says so, and that one of three witnesses missing is
-/// too few for the usual quorum and enough for a chosen one.
+/// Proves that a mount that only warns goes on without any witness and says so; and that with one of three witnesses
+/// missing the usual quorum is not reached, and a chosen one can be.
 #[test]
 fn quorums() {
     let mut world = with_short_leases(&["alice", "bob"]);
     let witnesses: Vec<Witness> = ["w1", "w2", "w3"].iter().map(|name| Witness::new(&world, name)).collect();
-    // The third is not asked by the server: for mounts it is away.
+    // The server does not ask the third witness: for mounts it is away.
     let asked: Vec<String> = witnesses[..2].iter().flat_map(Witness::for_server).collect();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut names = std::collections::BTreeSet::new();
     let asked: Vec<&str> = asked
         .chunks(2)
-        .filter(|pair| pair[0] == "--witness" || seen.insert(pair[0].clone()))
+        .filter(|pair| pair[0] == "--witness" || names.insert(pair[0].clone()))
         .flatten()
         .map(String::as_str)
         .collect();
@@ -320,7 +308,7 @@ fn quorums() {
     assert!(world.status("alice").contains("STALE: witnesses do not vouch"), "{}", world.status("alice"));
     fs::write(alice.join("team/file"), "only warned").expect("written");
     eventually("two of three vouch", || world.status("alice").contains("2 of 3 witnesses vouch, 3 must"));
-    // What makes no sense is said at once.
+    // Contradictory options are refused at once.
     fs::create_dir(world.path("bob-mnt")).expect("a mount point");
     let log = logs(&world).remove(0);
     for (wrong, why) in [
@@ -350,7 +338,8 @@ fn quorums() {
     assert!(!second.status.success() && text(&second).contains("other witnesses"), "{}", text(&second));
 }
 
-/// Proves what the command says of two heads: the same, open, or a conviction, which only the log's key can bring about.
+/// Proves the command's verdicts on two heads: the same, undecided, or a conviction, for which the log's key must have
+/// signed both.
 #[test]
 fn heads_are_compared() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -384,8 +373,8 @@ fn heads_are_compared() {
     }
 }
 
-/// Proves: evidence of another history is judged by itself, anywhere: two notes of one length, by a server on the list
-/// that the superuser signed, convict; less than that is said to be less.
+/// Proves: evidence of another history can be judged anywhere, without a server: two notes of one length, by a server
+/// on the list that the superuser signed, convict; less than that is said to be less.
 #[test]
 fn evidence_is_judged_anywhere() {
     use holdfast_checkpoint::checkpoint::Checkpoint;
@@ -406,7 +395,7 @@ fn evidence_is_judged_anywhere() {
     let note = |key: &SigningKey, root: u8| {
         Checkpoint::signed(&id, LogHead { size: 9, root: Digest([root; 32]) }, key).to_string()
     };
-    let shown = |floor: &Floor, note: String, earlier: Option<String>| {
+    let evidence_of = |floor: &Floor, note: String, earlier: Option<String>| {
         let head = WitnessedHead { note, leaf: Digest::ZERO, in_log: vec![], in_checkpoint: vec![] };
         let file = EvidenceFile {
             format: 1,
@@ -421,16 +410,16 @@ fn evidence_is_judged_anywhere() {
         run(holdfast().env("HOLDFAST_STATE_DIR", folder.path()).args(["evidence", "show"]).arg(&path))
     };
     floor.server_keys = Some(Signed::new(list.clone(), &superuser));
-    let convicts = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    let convicts = evidence_of(&floor, note(&server, 1), Some(note(&server, 2)));
     assert!(convicts.contains("two different histories of 9 operations"), "{convicts}");
     for earlier in [None, Some(note(&stranger, 2)), Some(note(&server, 1)), Some("nonsense".to_owned())] {
-        let said = shown(&floor, note(&server, 1), earlier);
-        assert!(said.contains("is as the device says"), "{said}");
+        let printed = evidence_of(&floor, note(&server, 1), earlier);
+        assert!(printed.contains("is as the device says"), "{printed}");
     }
-    let by_stranger = shown(&floor, note(&stranger, 1), Some(note(&stranger, 2)));
+    let by_stranger = evidence_of(&floor, note(&stranger, 1), Some(note(&stranger, 2)));
     assert!(by_stranger.contains("proves nothing"), "{by_stranger}");
-    // A list that the superuser did not sign makes nobody a server.
+    // On a list that the superuser did not sign, nobody is a server of this file system.
     floor.server_keys = Some(Signed::new(list, &stranger));
-    let unlisted = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    let unlisted = evidence_of(&floor, note(&server, 1), Some(note(&server, 2)));
     assert!(unlisted.contains("proves nothing"), "{unlisted}");
 }

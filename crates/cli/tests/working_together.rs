@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Two people push to one repository at the same time, to branches of their own and to one that they share, while it
-/// is packed: nothing that was pushed is lost, and the repository is whole.
+/// Two people push to one repository at the same time, to branches of their own and to a shared one, while it is
+/// packed: nothing that was pushed is lost, and the repository is whole.
 #[test]
 fn two_people_push_to_one_repository() {
     let mut world = World::new(&["anna", "ben"]);
@@ -64,8 +64,8 @@ fn two_people_push_to_one_repository() {
     }
 }
 
-/// rsync takes a tree with many extended attributes to a mount, sees on another that nothing is missing, and brings
-/// it back the same.
+/// rsync copies a tree with many extended attributes to a mount, finds on another mount that nothing is missing, and
+/// copies it back the same.
 #[test]
 fn rsync_with_many_attributes() {
     let mut world = World::new(&["anna", "ben"]);
@@ -96,8 +96,8 @@ fn rsync_with_many_attributes() {
     drop(changed);
     let back = world.path("back");
     rsync(&[], &anna.join("tree"), &back);
-    let told = rsync(&["--dry-run"], &tree, &back);
-    assert!(told.lines().count() == 1 && told.contains("directory 1/file 14"), "{told}");
+    let changes = rsync(&["--dry-run"], &tree, &back);
+    assert!(changes.lines().count() == 1 && changes.contains("directory 1/file 14"), "{changes}");
 }
 
 #[track_caller]

@@ -2,47 +2,25 @@
 
 use crate::common;
 
-use common::{World, eventually, is_mounted, run, text};
+use common::{World, eventually, git, run, text};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-fn process(world: &World, who: &str) -> serde_json::Value {
-    // Away, it ends with 69; what it says counts.
-    let output = world.holdfast(who).args(["status", "--json"]).output().expect("it runs");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
-    report["processes"][0].clone()
-}
+use std::path::PathBuf;
 
 fn status(world: &World, who: &str) -> serde_json::Value {
-    process(world, who)["write_back"].clone()
+    world.process_status(who)["write_back"].clone()
 }
 
-fn git(directory: &Path, arguments: &[&str]) -> String {
-    let who = ["-c", "user.name=Anna", "-c", "user.email=anna@example.org"];
-    run(Command::new("git").current_dir(directory).args(who).args(arguments))
-}
-
-/// Leases of mounts and servers that are killed run out while a test waits.
+/// Leases of killed mounts and servers expire while a test waits.
 const LEASE: [&str; 2] = ["--lease", "2"];
 
 fn with_short_leases() -> World {
     World::with_server(&["anna", "ben"], |_| LEASE.map(str::to_owned).to_vec())
 }
 
-/// Ends the process that serves a mount as a crash would, and clears the dead mount away.
-fn crash(world: &World, who: &str) {
-    let process = world.mount_process(who).expect("it is mounted").to_string();
-    run(Command::new("kill").args(["-9", &process]));
-    let point = world.path(&format!("{who}-mnt"));
-    eventually("the process is gone", || world.mount_process(who).is_none());
-    let _ = Command::new("fusermount3").arg("-uz").arg(&point).output();
-    eventually("the mount is gone", || !is_mounted(&point));
-}
-
-/// Proves: with the server gone, programs go on (git, renames, large files), `holdfast status` says what is not at the
-/// server; the process is killed, and what was closed is there for the next mount and for others.
+/// Proves: with the server gone, programs go on (git, renames, large files), and `holdfast status` says what is not at
+/// the server. After the mount's process is killed, everything that was closed is there for the next mount and for
+/// others.
 #[test]
 fn work_goes_on_without_the_server() {
     let mut world = with_short_leases();
@@ -71,14 +49,17 @@ fn work_goes_on_without_the_server() {
     fs::write(anna.join("before"), "changed since").expect("written");
     assert!(fs::read(project.join("large")).expect("read") == large);
     assert_eq!(git(&project, &["status", "--short"]).trim(), "M notes.txt");
-    let shown = status(&world, "anna");
-    assert!(shown["edits"].as_u64().expect("a number") > 10, "{shown}");
-    assert_eq!(shown["away"], true, "{shown}");
-    let said = text(&world.holdfast("anna").arg("status").output().expect("it runs"));
-    assert!(said.contains("are not at the server yet") && said.contains("work goes on without it"), "{said}");
+    let report = status(&world, "anna");
+    assert!(report["edits"].as_u64().expect("a number") > 10, "{report}");
+    assert_eq!(report["away"], true, "{report}");
+    let printed = text(&world.holdfast("anna").arg("status").output().expect("it runs"));
+    assert!(
+        printed.contains("are not at the server yet") && printed.contains("work goes on without it"),
+        "{printed}"
+    );
 
     let number = fs::metadata(project.join("large")).expect("it is there").ino();
-    crash(&world, "anna");
+    world.crash_mount("anna");
     // The machine starts again while there is still no server.
     let refused = world.try_mount("anna", &["--timeout", "1"]);
     assert!(!refused.status.success() && text(&refused).contains("--write-back"), "{}", text(&refused));
@@ -89,7 +70,7 @@ fn work_goes_on_without_the_server() {
     assert_eq!(fs::read(anna.join("before")).expect("read"), b"changed since");
     fs::write(project.join("meanwhile"), "written after a restart").expect("written");
     git(&project, &["add", "meanwhile"]);
-    crash(&world, "anna");
+    world.crash_mount("anna");
 
     world.start_server_with(&LEASE);
     let anna = world.mount_with("anna", &["--write-back"]).join("team");
@@ -105,8 +86,8 @@ fn work_goes_on_without_the_server() {
     git(&ben.join("project"), &["fsck", "--strict"]);
 }
 
-/// Proves: what others changed while this machine was away is found: both versions stay, and the user is told how to
-/// get the other. What an earlier mount left is sent before one without write-back begins, or it says what is left.
+/// Proves: what others changed while this machine was away is noticed: both versions stay, and the user is told how to
+/// get the other one. A mount without write-back sends what an earlier mount left, or says what is left.
 #[test]
 fn conflicts_keep_both_versions() {
     let mut world = with_short_leases();
@@ -116,7 +97,7 @@ fn conflicts_keep_both_versions() {
     world.kill_server();
     fs::write(anna.join("plan"), "anna's plan").expect("written");
     fs::write(anna.join("new.txt"), "anna's new file").expect("written");
-    crash(&world, "anna");
+    world.crash_mount("anna");
 
     world.start_server_with(&LEASE);
     let ben = world.mount("ben").join("team");
@@ -134,10 +115,10 @@ fn conflicts_keep_both_versions() {
     let beside =
         names.iter().find(|name| name.starts_with("new (changed by anna, ")).expect("it stays beside");
     assert_eq!(fs::read(ben.join(beside)).expect("read"), b"anna's new file");
-    let kept = run(world.holdfast("ben").arg("conflicts"));
-    assert!(kept.contains("team/plan") && kept.contains("written by ben"), "{kept}");
+    let listed = run(world.holdfast("ben").arg("conflicts"));
+    assert!(listed.contains("team/plan") && listed.contains("written by ben"), "{listed}");
 
-    // One signer: it cannot serve one mount so and another otherwise.
+    // One signer serves all mounts of a key, so write-back is the same for all of them.
     fs::create_dir(world.path("second")).expect("made");
     let refused = world
         .holdfast("anna")
@@ -153,9 +134,9 @@ fn conflicts_keep_both_versions() {
     assert!(text(&refused).contains("unmount it first"), "{}", text(&refused));
 }
 
-/// Proves: of files that were synced while the server was away, one flipped bit in the journal costs at most the one it
-/// hits: that one is named in doubt by `status` and `salvage` until its folder is removed, it is not published in part, and
-/// all others are sent.
+/// Proves: of files that were synced while the server was away, one flipped bit in the journal costs at most the file
+/// it hits. `status` and `salvage` name that file as in doubt until its folder is removed, it is not published in part,
+/// and all others are sent.
 #[test]
 fn a_damaged_journal_is_told() {
     let mut world = with_short_leases();
@@ -171,8 +152,8 @@ fn a_damaged_journal_is_told() {
             std::io::Write::write_all(&mut file, &content(number)).expect("written");
             file.sync_all().expect("synced");
         }
-        let state = PathBuf::from(process(&world, "anna")["state_dir"].as_str().expect("a path"));
-        crash(&world, "anna");
+        let state = PathBuf::from(world.process_status("anna")["state_dir"].as_str().expect("a path"));
+        world.crash_mount("anna");
         let journal = fs::read_dir(state.join("write-back")).expect("a journal");
         let segments = journal.map(|entry| entry.expect("an entry").path());
         let last = segments.filter(|path| path.extension().is_some_and(|it| it == "segment")).max();
@@ -186,7 +167,7 @@ fn a_damaged_journal_is_told() {
         let ben = world.mount("ben").join("team").join(format!("round {round}"));
         world.mount_with("anna", &["--write-back"]);
         eventually("the rest is sent", || status(&world, "anna")["edits"] == 0);
-        let in_doubt = process(&world, "anna")["in_doubt"].as_array().expect("a list").clone();
+        let in_doubt = world.process_status("anna")["in_doubt"].as_array().expect("a list").clone();
         let mut right = 0;
         for number in 0..25 {
             let name = format!("file {number}");
@@ -202,15 +183,15 @@ fn a_damaged_journal_is_told() {
         }
         assert!((24..=25).contains(&right), "{right} of 25 are right; in doubt: {in_doubt:?}");
         assert!(!in_doubt.is_empty(), "round {round}: the damage is told");
-        let said = run(world.holdfast("anna").arg("salvage"));
-        assert!(said.contains("in doubt: ") && said.contains("is damaged"), "{said}");
+        let printed = run(world.holdfast("anna").arg("salvage"));
+        assert!(printed.contains("in doubt: ") && printed.contains("is damaged"), "{printed}");
         world.umount("anna");
         world.umount("ben");
         fs::remove_dir_all(state.join("salvage")).expect("seen to");
     }
 }
 
-/// Proves: unmounting sends what is left; if the server is away it says what stays, and loses none of it.
+/// Proves: unmounting sends what is left. If the server is away it says what stays, and loses nothing.
 #[test]
 fn unmounting_sends_or_tells() {
     let mut world = with_short_leases();

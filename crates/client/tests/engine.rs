@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const ABORT_AFTER: Duration = Duration::from_millis(400);
 
-/// Proves: the thin path works: create a file system, users, a group; write with one, read with the other.
+/// Proves: in a new file system with two users and a group, what one user writes the other reads.
 #[test]
 fn what_one_writes_the_other_reads() {
     let world = World::new(2, ABORT_AFTER);
@@ -29,8 +29,8 @@ fn what_one_writes_the_other_reads() {
     assert!(status.fast > 0, "{status:?}");
 }
 
-/// Proves: many threads of two devices create in one group directory at once; every file is there, once, for
-/// both; and operations are shared.
+/// Proves: when many threads of two devices create files in one group directory at once, both devices find every file,
+/// with its content, once.
 #[test]
 fn concurrent_creates_in_one_directory() {
     let world = World::new(2, ABORT_AFTER);
@@ -65,7 +65,7 @@ fn concurrent_creates_in_one_directory() {
     }
 }
 
-/// Proves: of two devices that create the same name at once exactly one succeeds, every time.
+/// Proves: when two devices create the same name at once, exactly one of them succeeds, each time.
 #[test]
 fn one_winner_for_one_name() {
     let world = World::new(2, ABORT_AFTER);
@@ -94,7 +94,7 @@ fn one_winner_for_one_name() {
     }
 }
 
-/// Proves: both sides can be restarted at any time and go on; what was committed is there.
+/// Proves: clients and server can be restarted, and what was committed is still there.
 #[test]
 fn restarts_of_both_sides() {
     let world = World::new(2, ABORT_AFTER);
@@ -104,8 +104,7 @@ fn restarts_of_both_sides() {
         modify(&a, create(directory, &format!("a{round}"), b"x")).unwrap();
         modify(&b, create(directory, &format!("b{round}"), b"y")).unwrap();
         world.server.restart();
-        modify(&a, write(directory, &format!("b{round}"), b"z")).unwrap();
-        a.flush_commits().unwrap();
+        commit(&a, write(directory, &format!("b{round}"), b"z"));
         let snapshot = b.fetch().unwrap();
         assert_eq!(names(&snapshot, directory).len(), 2 * (round + 1));
         assert_eq!(read(&snapshot, directory, &format!("b{round}")).unwrap(), b"z");
@@ -114,14 +113,13 @@ fn restarts_of_both_sides() {
     }
 }
 
-/// Proves: a key whose state is elsewhere is refused, with words; nothing is signed.
+/// Proves: a device whose state is missing is refused with words that say what to do, and so is an unknown device.
 #[test]
 fn absent_state_is_refused() {
     let world = World::new(1, ABORT_AFTER);
     let a = world.start(0);
     modify(&a, create(world.group_dir, "file", b"x")).unwrap();
-    a.stop();
-    drop(a);
+    stop(a);
     let mut moved = Machine::new(&world.server, 10);
     moved.disk = holdfast_log::simulated::PowerLoss::new(9);
     match moved.start(&world.superuser, DEADLINE) {
@@ -135,8 +133,8 @@ fn absent_state_is_refused() {
     assert!(matches!(stranger.start(&world.superuser, DEADLINE), Err(StartError::UnknownDevice { .. })));
 }
 
-/// Proves: when the server has forgotten this machine's locks it is told of them again, and what somebody else has
-/// taken meanwhile is lost, which whoever relied on it is told; the rest stays.
+/// Proves: when the server has forgotten this machine's locks, the engine claims them again. A lock that somebody else
+/// has taken meanwhile is lost, and its holder is told; the others stay.
 #[test]
 fn forgotten_locks_are_reclaimed_or_lost() {
     use holdfast_client::LockTarget;
@@ -156,7 +154,7 @@ fn forgotten_locks_are_reclaimed_or_lost() {
             Request::KeepLocks { run } => (table.renew_session(session(*run), 0)?, LockReply::Granted),
             Request::Lock(asked) => {
                 let holder = Holder { session: session(asked.run), owner: asked.owner };
-                let wish = LockAttempt {
+                let attempt = LockAttempt {
                     file: asked.file,
                     space: asked.space,
                     range: asked.range,
@@ -166,7 +164,7 @@ fn forgotten_locks_are_reclaimed_or_lost() {
                     wait: asked.wait,
                 };
                 let epoch = table.renew_session(session(asked.run), 0)?;
-                let answer = match table.request(holder, &wish, 0) {
+                let answer = match table.request(holder, &attempt, 0) {
                     LockOutcome::Granted => LockReply::Granted,
                     LockOutcome::Grace(_) => LockReply::Grace { left_ms: 1 },
                     _ => LockReply::TooMany,
@@ -178,8 +176,8 @@ fn forgotten_locks_are_reclaimed_or_lost() {
         Some(Response::Locks { epoch, answer })
     });
     let lost = Arc::new(Mutex::new(Vec::new()));
-    let told = lost.clone();
-    engine.on_lock_lost(Box::new(move |file| told.lock().push(file)));
+    let report = lost.clone();
+    engine.on_lock_lost(Box::new(move |file| report.lock().push(file)));
     let file = |number| Handle { principal: world.principal(), number };
     let place = |number| LockTarget {
         file: file(number),
@@ -191,7 +189,7 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     for number in [5, 6] {
         assert!(engine.lock(&place(number), LockMode::Exclusive, false).unwrap().is_none());
     }
-    // The server starts again, and somebody else is faster with one of the files.
+    // The server starts again, and somebody else locks one of the files first.
     let other = SessionId { device: holdfast_content::DeviceId(9), run: 9 };
     let taken = |number| LockAttempt {
         file: file(number),
@@ -208,9 +206,9 @@ fn forgotten_locks_are_reclaimed_or_lost() {
         table.renew_session(other, 0).unwrap();
         assert_eq!(table.request(Holder { session: other, owner: 1 }, &taken(6), 0), LockOutcome::Granted);
     }
-    // Any word with the server tells.
+    // Any answer of the server carries its new epoch.
     assert!(engine.lock(&place(8), LockMode::Shared, false).unwrap().is_none());
-    holdfast_testing::eventually("somebody is told", || !lost.lock().is_empty());
+    holdfast_testing::eventually("the loss is reported", || !lost.lock().is_empty());
     assert_eq!(*lost.lock(), [file(6)]);
     let held = |number| engine.holds_locks(file(number), LockSpace::Fcntl, 7);
     assert_eq!([5, 6, 8].map(held), [true, false, true]);
@@ -221,17 +219,15 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     engine.stop();
 }
 
-/// An edit that takes a name away and leaves the file.
-fn forget(
-    directory: Handle,
-    name: &'static str,
-) -> impl FnMut(&mut dyn holdfast_client::Changes) -> Result<(), FsError> + Send + 'static {
-    move |changes| changes.set_entry(directory, name.as_bytes(), None, NOW)
+/// An edit that removes a name and leaves the inode.
+fn forget(directory: Handle, name: &str) -> impl EditClosure + use<> {
+    let name = name.as_bytes().to_vec();
+    move |changes| changes.set_entry(directory, &name, None, NOW)
 }
 
-/// Proves: files that no directory of anybody names are found and removed by those who may write them, and by nobody
-/// else; what is in use, has a name anywhere (also in a directory that has none itself), or was changed since it was
-/// found, stays; directories that lost their name with what is in them are told of and left alone.
+/// Proves: files that no directory names are found and removed by those who may write them, and by nobody else. A file
+/// stays if it is in use, has a name anywhere (also in a directory that itself has none), or was changed since it was
+/// found. Directories without a name are reported, and they and their files stay.
 #[test]
 fn unnamed_files_are_reclaimed_after_proof() {
     use holdfast_client::View;
@@ -239,7 +235,7 @@ fn unnamed_files_are_reclaimed_after_proof() {
     let (a, b) = (world.start(0), world.start(1));
     let (home, shared) =
         (a.fetch().unwrap().entry(Handle::ROOT, b"user0").unwrap().unwrap().handle, world.group_dir);
-    for name in ["kept", "lost", "opened", "changed"] {
+    for name in ["named", "lost", "opened", "changed"] {
         modify(&a, create(home, name, name.as_bytes())).unwrap();
     }
     for number in 0..300 {
@@ -247,7 +243,7 @@ fn unnamed_files_are_reclaimed_after_proof() {
     }
     let handle = |name: &str| a.fetch().unwrap().entry(home, name.as_bytes()).unwrap().unwrap().handle;
     let (opened, changed, lost) = (handle("opened"), handle("changed"), handle("lost"));
-    // A directory with a file in it, both of which lose their way from the root.
+    // A directory with a file in it, whose name is removed below.
     let directory = std::sync::Arc::new(std::sync::Mutex::new(None));
     let made = directory.clone();
     modify(&a, move |changes| {
@@ -270,8 +266,7 @@ fn unnamed_files_are_reclaimed_after_proof() {
         modify(&a, forget(home, name)).unwrap();
     }
     for number in 0..250 {
-        let name: &'static str = Box::leak(format!("g{number}").into_boxed_str());
-        modify(&b, forget(shared, name)).unwrap();
+        modify(&b, forget(shared, &format!("g{number}"))).unwrap();
     }
     assert!(a.reclaim(true, 100, &|_| false).unwrap().is_none(), "more than it may go through");
 
@@ -282,7 +277,7 @@ fn unnamed_files_are_reclaimed_after_proof() {
     let touched = std::cell::Cell::new(false);
     let found = a
         .reclaim(false, u64::MAX, &|file| {
-            // Between the proof and the removal somebody changes one.
+            // Changes one of the files after it was found and before it is removed.
             if !touched.replace(true) {
                 modify(&a, move |changes| {
                     let mut inode = holdfast_content::Inode::clone(&*changes.inode(changed)?);
@@ -300,7 +295,7 @@ fn unnamed_files_are_reclaimed_after_proof() {
         (251, &[directory.inode_number().unwrap()][..])
     );
     let view = a.fetch().unwrap();
-    for there in [opened, changed, directory, handle("kept")] {
+    for there in [opened, changed, directory, handle("named")] {
         view.inode(there).unwrap();
     }
     assert!(matches!(view.inode(lost), Err(FsError::NotFound)));

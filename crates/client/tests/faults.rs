@@ -33,19 +33,24 @@ fn is_commit(request: &Request) -> bool {
     matches!(request, Request::Commit { .. })
 }
 
-/// Makes B's next operations slow, by leaving something of A's pending until `release` is called.
+/// Loses every COMMIT of a machine, so that its operations stay pending until the faults are cleared.
 fn hold_commits(machine: &Machine) {
     machine.link.set_faults(|request| if is_commit(request) { Fault::LoseRequest } else { Fault::None });
 }
 
-/// Makes sure that the next operation of `engine` goes the slow path: something else got ahead of it.
-fn disturb(other: &Engine, directory: Handle, name: &str) {
-    modify(other, create(directory, name, b"")).unwrap();
-    other.flush_commits().unwrap();
+/// Engines of two users in a directory with a committed file `file` (content `old`) of the first. The first's next
+/// operation takes the slow path, because the second has committed `disturbance` since.
+fn disturbed_pair(abort_after: Duration) -> (World, Handle, Arc<Engine>, Arc<Engine>) {
+    let world = World::new(2, abort_after);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    commit(&a, create(directory, "file", b"old"));
+    commit(&b, create(directory, "disturbance", b""));
+    (world, directory, a, b)
 }
 
-/// Proves: requests and answers that get lost at random change nothing: every create takes effect exactly once
-/// and nobody raises an alarm.
+/// Proves: when requests and answers get lost at random, every create still takes effect exactly once, and no client
+/// raises an alarm.
 #[test]
 fn lost_messages() {
     for seed in 1..6u64 {
@@ -69,8 +74,7 @@ fn lost_messages() {
                     scope.spawn(move || {
                         for number in 0..8 {
                             let name = format!("{device}-{thread}-{number}");
-                            modify(engine, create(directory, &name, b"x")).unwrap();
-                            engine.flush_commits().unwrap();
+                            commit(engine, create(directory, &name, b"x"));
                         }
                     });
                 }
@@ -85,27 +89,20 @@ fn lost_messages() {
     }
 }
 
-/// Proves: a device that dies between UPDATE and COMMIT holds nobody up for longer than the abort time-out, its
-/// half operation has no effect, and its return raises no alarm.
+/// Proves: a device that dies between UPDATE and COMMIT holds others up no longer than the abort time-out, its half
+/// operation has no effect, and no alarm is raised when it comes back.
 #[test]
 fn death_between_update_and_commit() {
-    let world = World::new(2, ABORT_AFTER);
-    let directory = world.group_dir;
-    let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "before", b"x")).unwrap();
-    a.flush_commits().unwrap();
-    disturb(&b, directory, "disturbance");
+    let (world, directory, a, b) = disturbed_pair(ABORT_AFTER);
     hold_commits(&world.users[0]);
     modify(&a, create(directory, "half", b"x")).unwrap();
-    // A is answered, and dies before its COMMIT gets through.
+    // A's caller has its answer; A dies before its COMMIT gets through.
     world.users[0].link.set_down(true);
-    a.stop();
-    drop(a);
-    // Other names are not held up at all; the name itself until the time-out.
+    stop(a);
+    // Other names are not held up at all; the pending name is, until the time-out.
     modify(&b, create(directory, "other", b"y")).unwrap();
-    assert_eq!(names(&b.fetch().unwrap(), directory), ["before", "disturbance", "other"]);
-    modify(&b, create(directory, "half", b"of b")).unwrap();
-    b.flush_commits().unwrap();
+    assert_eq!(names(&b.fetch().unwrap(), directory), ["disturbance", "file", "other"]);
+    commit(&b, create(directory, "half", b"of b"));
     world.users[0].link.set_down(false);
     world.users[0].link.clear_faults();
     let a = world.start(0);
@@ -114,16 +111,11 @@ fn death_between_update_and_commit() {
     assert_eq!(read(&b.fetch().unwrap(), directory, "after").unwrap(), b"x");
 }
 
-/// Proves: an answered operation whose COMMIT comes too late is made again without the caller's doing; `fsync`
-/// waits for that.
+/// Proves: an operation whose caller has its answer, but whose COMMIT comes too late, is made again by the engine
+/// itself; `fsync` waits for that.
 #[test]
 fn late_commit_is_made_again() {
-    let world = World::new(2, NEVER);
-    let directory = world.group_dir;
-    let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "x", b"x")).unwrap();
-    a.flush_commits().unwrap();
-    disturb(&b, directory, "disturbance");
+    let (world, directory, a, b) = disturbed_pair(NEVER);
     hold_commits(&world.users[0]);
     modify(&a, create(directory, "late", b"x")).unwrap();
     world.server.age(NEVER);
@@ -135,20 +127,14 @@ fn late_commit_is_made_again() {
     assert!(a.status().frozen.is_none());
 }
 
-/// Proves: what cannot be made again because somebody else took the name is reported by `fsync`, once.
+/// Proves: if an operation cannot be made again, because another device took the name, `fsync` reports it, once.
 #[test]
 fn lost_write_is_reported_once() {
-    let world = World::new(2, NEVER);
-    let directory = world.group_dir;
-    let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "x", b"x")).unwrap();
-    a.flush_commits().unwrap();
-    disturb(&b, directory, "disturbance");
+    let (world, directory, a, b) = disturbed_pair(NEVER);
     hold_commits(&world.users[0]);
     let snapshot = modify(&a, create(directory, "contested", b"a")).unwrap();
     world.server.age(NEVER);
-    modify(&b, create(directory, "contested", b"b")).unwrap();
-    b.flush_commits().unwrap();
+    commit(&b, create(directory, "contested", b"b"));
     world.users[0].link.clear_faults();
     assert!(matches!(a.flush_commits(), Err(FsError::Exists)));
     assert!(matches!(snapshot.committed(), Err(FsError::Exists)));
@@ -156,15 +142,11 @@ fn lost_write_is_reported_once() {
     assert_eq!(read(&a.fetch().unwrap(), directory, "contested").unwrap(), b"b");
 }
 
-/// Proves: a read of something another device has pending waits for it and then sees it.
+/// Proves: who reads a file of which another device has a pending change waits for that change and then sees it; other
+/// files of the directory are read without waiting.
 #[test]
 fn read_after_write_waits() {
-    let world = World::new(2, NEVER);
-    let directory = world.group_dir;
-    let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "file", b"old")).unwrap();
-    a.flush_commits().unwrap();
-    disturb(&b, directory, "disturbance");
+    let (world, directory, a, b) = disturbed_pair(NEVER);
     let held = Arc::new(Mutex::new(true));
     let holding = held.clone();
     world.users[0].link.set_faults(move |request| {
@@ -179,9 +161,8 @@ fn read_after_write_waits() {
     modify(&a, write(directory, "file", b"new")).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(&b.fetch().unwrap(), directory, "file").unwrap());
-        let lister = scope.spawn(|| read(&b.fetch().unwrap(), directory, "disturbance").unwrap());
-        // Another file of the directory is not held up.
-        assert_eq!(lister.join().unwrap(), b"");
+        let other_reader = scope.spawn(|| read(&b.fetch().unwrap(), directory, "disturbance").unwrap());
+        assert_eq!(other_reader.join().unwrap(), b"");
         eventually("the reader waits", || waits.load(Relaxed));
         assert!(!reader.is_finished());
         *held.lock() = false;
@@ -189,15 +170,15 @@ fn read_after_write_waits() {
     });
 }
 
-/// Proves: a directory in which another device never stops creating can be listed and looked at all the same: a
-/// reader waits for what was pending in its own view, not for silence.
+/// Proves: a directory can be listed while another device never stops creating files in it: a reader waits only for
+/// what was pending in its own view.
 #[test]
 fn busy_directory_can_be_read() {
     let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     let stop = AtomicBool::new(false);
-    // Second halves are slow, so that something is pending most of the time.
+    // COMMITs are slow, so that something is pending most of the time.
     world.users[0].link.set_faults(|request| {
         if is_commit(request) {
             std::thread::sleep(Duration::from_millis(20));
@@ -227,16 +208,11 @@ fn busy_directory_can_be_read() {
     assert_eq!(names(&a.fetch().unwrap(), directory), names(&b.fetch().unwrap(), directory));
 }
 
-/// Proves: a server that first shows an operation as committed to a reader who waits for it, and then as dead,
-/// is caught by that reader's next operation (trace T9, end to end).
+/// Proves: a server that shows a reader an operation as committed, and later as aborted, is caught by that reader's next
+/// operation (trace T9, end to end).
 #[test]
 fn committed_to_a_reader_and_dead_after() {
-    let world = World::new(2, NEVER);
-    let directory = world.group_dir;
-    let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "file", b"old")).unwrap();
-    a.flush_commits().unwrap();
-    disturb(&b, directory, "disturbance");
+    let (world, directory, a, b) = disturbed_pair(NEVER);
     let held = Arc::new(Mutex::new(None));
     let holding = held.clone();
     world.users[0].link.set_faults(move |request| match request {
@@ -247,8 +223,8 @@ fn committed_to_a_reader_and_dead_after() {
         _ => Fault::None,
     });
     modify(&a, write(directory, "file", b"new")).unwrap();
-    let structure = eventually_some("the second half is sent", || held.lock().clone());
-    // The server hands A's second half to B without ever committing it. Its tables have to be there for that.
+    let structure = eventually_some("the COMMIT is sent", || held.lock().clone());
+    // On a fork that never commits it, B is given A's COMMIT. The fork needs the tables of A's operation for that.
     let before = world.server.fork();
     world.users[0].link.clear_faults();
     a.flush_commits().unwrap();
@@ -262,12 +238,12 @@ fn committed_to_a_reader_and_dead_after() {
     });
     let snapshot = b.fetch().unwrap();
     assert_eq!(read(&snapshot, directory, "file").unwrap(), b"new");
-    // The clock of a fork begins anew.
+    // The fork's clock starts at zero.
     before.age(2 * NEVER);
     eventually_some("it is frozen", || frozen(&b));
 }
 
-/// Proves: a server that is away is reported as unreachable when the deadline has passed, never as anything else;
+/// Proves: while the server is away, calls fail as "unreachable" once their deadline has passed, never as anything else;
 /// when it is back, work goes on.
 #[test]
 fn unreachable_server() {
@@ -283,7 +259,7 @@ fn unreachable_server() {
     eventually("work goes on", || modify(&a, create(world.group_dir, &names.next().unwrap(), b"")).is_ok());
 }
 
-/// Proves: operations wait while the server is away, within their deadline, and then go on.
+/// Proves: an operation waits for a server that is away, within its deadline, and takes effect when the server is back.
 #[test]
 fn outage_is_ridden_out() {
     let world = World::new(1, ABORT_AFTER);
@@ -301,14 +277,14 @@ fn outage_is_ridden_out() {
     assert_eq!(read(&a.fetch().unwrap(), directory, "x").unwrap(), b"1");
 }
 
-/// A key whose keeper is away or refuses every now and then.
+/// A key whose holder is, at pseudo-random calls, away or refuses to sign.
 #[derive(Debug)]
-struct Moody {
+struct UnreliableKey {
     key: SigningKey,
     asked: AtomicU64,
 }
 
-impl KeyHolder for Moody {
+impl KeyHolder for UnreliableKey {
     fn public(&self) -> PublicKey {
         self.key.public()
     }
@@ -323,19 +299,18 @@ impl KeyHolder for Moody {
     }
 }
 
-/// Proves: a key that is away or refuses at any moment, on either path, costs time or is told at once; nothing
-/// that succeeded is lost, nothing that was refused happens, and nobody raises an alarm.
+/// Proves: a key holder that is away or refuses at any moment, on either path, costs time or an error at once; what
+/// succeeded is not lost, what was refused does not happen, and no client raises an alarm.
 #[test]
-fn a_moody_key() {
+fn an_unreliable_key() {
     let world = World::new(2, ABORT_AFTER);
     let directory = world.group_dir;
     let engines = [0, 1].map(|user: usize| {
         let machine = &world.users[user];
         let mut config = machine.config(&world.superuser, DEADLINE);
-        config.key = Arc::new(Moody { key: machine.key.clone(), asked: AtomicU64::new(0) });
+        config.key = Arc::new(UnreliableKey { key: machine.key.clone(), asked: AtomicU64::new(0) });
         loop {
-            let storage = machine.disk.storage();
-            match Engine::start_with(config.clone(), machine.link.clone(), storage) {
+            match machine.start_with(config.clone()) {
                 Ok(engine) => break engine,
                 Err(StartError::Key(_)) => {}
                 Err(other) => panic!("{other}"),
@@ -377,34 +352,33 @@ fn a_moody_key() {
     }
 }
 
-/// Proves: yesterday's copy of the order freezes the engine: every call fails, evidence is kept, hooks are
-/// called, and a restart does not forget.
+/// Proves: a server that shows yesterday's copy of the order freezes the engine: every call fails, evidence is kept, the
+/// notice hook is called once, and the engine is still frozen after a restart.
 #[test]
 fn rollback_freezes() {
     let world = World::new(2, ABORT_AFTER);
     let a = world.start(0);
-    modify(&a, create(world.group_dir, "old", b"")).unwrap();
-    a.flush_commits().unwrap();
+    commit(&a, create(world.group_dir, "old", b""));
     let yesterday = world.server.copy_order();
-    modify(&a, create(world.group_dir, "new", b"")).unwrap();
-    a.flush_commits().unwrap();
-    let told = Arc::new(Mutex::new(0));
-    let count = told.clone();
+    commit(&a, create(world.group_dir, "new", b""));
+    let notices = Arc::new(Mutex::new(0));
+    let count = notices.clone();
     a.on_notice(Box::new(move |_| *count.lock() += 1));
     world.server.roll_back(yesterday);
     let report = eventually_some("it is frozen", || frozen(&a));
     assert!(report.to_string().contains("salvage"), "{report}");
-    eventually("the hook is called", || *told.lock() > 0);
+    eventually("the hook is called", || *notices.lock() > 0);
     assert!(matches!(modify(&a, create(world.group_dir, "x", b"")), Err(FsError::Frozen(_))));
     assert!(matches!(a.latest().inode(Handle::ROOT), Err(FsError::Frozen(_))));
     assert!(matches!(a.flush_commits(), Err(FsError::Frozen(_)) | Ok(())));
     let evidence = report.evidence.clone().expect("evidence is kept");
-    let kept = holdfast_client::evidence::read(&evidence).unwrap();
-    // Others can check it as it was kept, with nothing added.
-    let statement = holdfast_client::statement::Statement::of_evidence(&kept).expect("it is about the order");
+    let stored = holdfast_client::evidence::read(&evidence).unwrap();
+    // The stored evidence is all that others need to check it.
+    let statement =
+        holdfast_client::statement::Statement::of_evidence(&stored).expect("it is about the order");
     let testimony = holdfast_client::statement::LabeledStatement {
-        label: "kept".to_owned(),
-        made_ns: kept.noticed_ns,
+        label: "stored".to_owned(),
+        made_ns: stored.noticed_ns,
         statement,
         met: None,
     };
@@ -413,7 +387,7 @@ fn rollback_freezes() {
     assert_eq!(verdict.statements[0].refused_rightly, Some(true), "{verdict:?}");
     assert!(std::fs::read_to_string(evidence.with_extension("txt")).unwrap().contains("File system"));
     a.stop();
-    assert_eq!(*told.lock(), 1);
+    assert_eq!(*notices.lock(), 1);
     drop(a);
     match world.users[0].start(&world.superuser, DEADLINE) {
         Err(StartError::Frozen(again)) => assert_eq!(again.what, report.what),
@@ -421,22 +395,20 @@ fn rollback_freezes() {
     };
 }
 
-/// Proves: what a sync covered cannot be denied later, even if this machine loses power right after it: the receipt
-/// is durable by then. Otherwise the operation would count as one with an unknown outcome.
+/// Proves: the server's receipt is durable before `flush_commits` returns, so the server cannot deny the operation even
+/// if this machine loses power right after. Without the receipt the operation's outcome would count as unknown.
 #[test]
 fn a_power_loss_after_a_sync_hides_no_lie() {
     for _ in 0..5 {
         let world = World::new(1, ABORT_AFTER);
         let a = world.start(0);
-        modify(&a, create(world.group_dir, "new", b"")).unwrap();
-        a.flush_commits().unwrap();
+        commit(&a, create(world.group_dir, "new", b""));
         let last = a.status().last_operation;
         let machine = &world.users[0];
         machine.disk.crash_after(0);
         let down = machine.disk.storage().create("the change that the power loss hits");
         assert!(down.is_err());
-        a.stop();
-        drop(a);
+        stop(a);
         machine.disk.restart(Crash::PowerLoss);
         let file_system = world.superuser.file_system_id();
         let opened = StateLog::open(machine.disk.storage(), file_system, machine.key.public());
@@ -446,14 +418,13 @@ fn a_power_loss_after_a_sync_hides_no_lie() {
     }
 }
 
-/// Proves: two forked users each work on undisturbed, and the first operation that crosses the fork exposes it.
+/// Proves: two users on two sides of a fork work on, and the first who is shown the other side's order freezes.
 #[test]
 fn fork_is_exposed_when_crossed() {
     let world = World::new(2, ABORT_AFTER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
-    modify(&a, create(directory, "common", b"")).unwrap();
-    a.flush_commits().unwrap();
+    commit(&a, create(directory, "common", b""));
     b.fetch().unwrap();
     let other = world.server.fork();
     world.users[1].link.redirect(&other);
@@ -465,13 +436,13 @@ fn fork_is_exposed_when_crossed() {
     eventually_some("it is frozen", || frozen(&b));
 }
 
-/// An edit that makes a file of one chunk.
+/// An edit that makes a file of these extents.
 fn create_large(
     directory: Handle,
     name: &str,
     extents: holdfast_content::ExtentMap,
     size: u64,
-) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
+) -> impl EditClosure + use<> {
     let name = name.as_bytes().to_vec();
     move |changes| {
         let handle = changes.allocate(directory.principal)?;
@@ -489,8 +460,7 @@ fn upload(engine: &Engine, directory: Handle, name: &str, byte: u8, size: usize)
     let (extents, length) =
         file::from_reader(&mut upload, &Default::default(), &bytes[..]).expect("memory can be read");
     let held = upload.finish().unwrap();
-    modify(engine, create_large(directory, name, extents, length)).unwrap();
-    engine.flush_commits().unwrap();
+    commit(engine, create_large(directory, name, extents, length));
     drop(held);
 }
 
@@ -503,8 +473,8 @@ fn read_large(engine: &Engine, directory: Handle, name: &str) -> Result<Vec<u8>,
         .map_err(|error| engine.judge(entry.handle, format!("/team/{name}"), ihash, &error))
 }
 
-/// Proves: altered data fails its file only, with evidence; a missing block of a live file is an integrity
-/// failure; a missing block of a file that was deleted meanwhile is merely stale; nothing freezes.
+/// Proves: altered data makes reads of its own file fail, with evidence, and of no other; a missing block of a file that
+/// still exists is an integrity failure too; one of a file that was deleted meanwhile is only stale; no engine freezes.
 #[test]
 fn bad_data_fails_one_file() {
     let world = World::new(2, ABORT_AFTER);
@@ -535,13 +505,13 @@ fn bad_data_fails_one_file() {
     };
     let altered = chunks_of("altered").3;
     let missing = chunks_of("missing").3;
-    let gone = chunks_of("deleted").3;
+    let deleted_references = chunks_of("deleted").3;
     world.server.with_blocks(|blocks| {
         let chunk = reachable(blocks, &altered)[1];
         blocks.get_mut(&chunk).unwrap().body[7] ^= 1;
         let chunk = reachable(blocks, &missing)[0];
         blocks.remove(&chunk);
-        let chunk = reachable(blocks, &gone)[0];
+        let chunk = reachable(blocks, &deleted_references)[0];
         blocks.remove(&chunk);
     });
     match read_large(&b, directory, "altered") {
@@ -563,11 +533,11 @@ fn bad_data_fails_one_file() {
     assert!(matches!(b.judge(handle, "/team/deleted".into(), ihash, &error), FsError::Stale));
     assert_eq!(read_large(&b, directory, "good").unwrap().len(), 3 << 20);
     assert!(b.status().frozen.is_none());
-    // What A has cached of its own it still reads.
+    // A still reads the file from its cache.
     assert_eq!(read_large(&a, directory, "missing").unwrap().len(), 3 << 20);
 }
 
-/// Proves: a corrupt persistent cache costs a fetch, never a wrong byte or an alarm.
+/// Proves: if the cache on disk is corrupt, its blocks are fetched again: no wrong byte is read, and no alarm is raised.
 #[test]
 fn corrupt_cache_is_fetched_again() {
     let world = World::new(2, ABORT_AFTER);
@@ -579,17 +549,15 @@ fn corrupt_cache_is_fetched_again() {
         let machine = &world.users[1];
         let mut config = machine.config(&world.superuser, DEADLINE);
         config.cache_dir = Some(cache.path().to_owned());
-        Engine::start_with(config, machine.link.clone(), machine.disk.storage()).unwrap()
+        machine.start_with(config).unwrap()
     };
     let b = start();
     let bytes = read_large(&b, directory, "file").unwrap();
-    b.stop();
-    drop(b);
+    stop(b);
     let b = start();
     assert_eq!(read_large(&b, directory, "file").unwrap(), bytes);
     assert!(b.status().store.disk_hits > 0, "{:?}", b.status().store);
-    b.stop();
-    drop(b);
+    stop(b);
     let segment = cache.path().join("0000000000000000.segment");
     let mut content = std::fs::read(&segment).unwrap();
     for offset in (1000..content.len()).step_by(5000) {
@@ -602,11 +570,11 @@ fn corrupt_cache_is_fetched_again() {
     drop(DiskCache::open(cache.path(), 1 << 20).unwrap());
 }
 
-/// Proves: whatever I/O of its state a device dies at, it comes back without an alarm, keeps what was
-/// committed, and nothing takes effect twice or by half.
+/// Proves: a device that loses power at any write of its state comes back without an alarm, everything it committed is
+/// there, and nothing is there that it never tried. Both on the fast path and where another device gets in between.
 #[test]
 fn crash_after_every_write_of_the_state() {
-    for path in [false, true] {
+    for is_disturbed in [false, true] {
         for k in 1..24 {
             let world = World::new(2, Duration::from_millis(30));
             let directory = world.group_dir;
@@ -618,8 +586,7 @@ fn crash_after_every_write_of_the_state() {
                 machine.disk.crash_after(k * (life + 1));
                 if let Ok(a) = machine.start(&world.superuser, DEADLINE) {
                     for number in 0..6 {
-                        if path {
-                            // Gets in between, so that both paths are taken.
+                        if is_disturbed {
                             modify(&b, create(directory, &format!("b-{life}-{number}"), b"")).unwrap();
                         }
                         let name = format!("a-{life}-{number}");
@@ -650,8 +617,8 @@ fn crash_after_every_write_of_the_state() {
     }
 }
 
-/// Proves: without the fsync before sending, some crash makes a device reuse a number or fall behind, which is
-/// noticed: the fsync is needed.
+/// Proves: the fsync before sending is needed: without it some crash makes a device reuse a number or fall behind the
+/// server, and it refuses to start.
 #[test]
 fn the_fsync_before_sending_is_needed() {
     let noticed = (1..40).any(|k| {
@@ -665,8 +632,7 @@ fn the_fsync_before_sending_is_needed() {
                 break;
             }
         }
-        a.stop();
-        drop(a);
+        stop(a);
         machine.disk.restart(Crash::PowerLoss);
         machine.disk.disable(None);
         machine.start(&world.superuser, DEADLINE).is_err()
@@ -674,8 +640,8 @@ fn the_fsync_before_sending_is_needed() {
     assert!(noticed);
 }
 
-/// Proves: who is put out of a group loses what he holds of it to device 0, content and all, and can write it no
-/// more; the others go on.
+/// Proves: when a member leaves a group, the group's files that this member's table has move to device 0 with their
+/// content; the former member can write them no more, and the others go on.
 #[test]
 fn removed_member_loses_hold() {
     let world = World::new(2, ABORT_AFTER);
@@ -686,12 +652,11 @@ fn removed_member_loses_hold() {
         modify(&a, create(directory, &name, name.as_bytes())).unwrap();
     }
     modify(&b, create(directory, "b", b"b")).unwrap();
-    modify(&a, write(directory, "b", b"by a")).unwrap();
-    a.flush_commits().unwrap();
+    commit(&a, write(directory, "b", b"by a"));
     b.flush_commits().unwrap();
     let root = world.root.start(&world.superuser, DEADLINE).unwrap();
     let admin = Admin::new(&root).unwrap();
-    // 30 files and the one taken over from B; the directory was written last by B.
+    // 30 files of its own and `b`, which it wrote last. B wrote the directory last.
     assert_eq!(admin.remove_member("team", "user0").unwrap().adopted, 31);
     assert!(matches!(admin.remove_member("team", "user0"), Err(FsError::NotFound)));
     let snapshot = b.fetch().unwrap();
@@ -712,8 +677,8 @@ fn removed_member_loses_hold() {
     }
 }
 
-/// Proves: whoever belongs to a group by an inner one writes as its members do; when the inner one leaves, what its
-/// people hold of the outer group is taken over, and they write it no more; so it is when a group between is removed.
+/// Proves: a user who is in a group through an inner group writes as its members do. When the inner group leaves, or a
+/// group in between is removed, what this user holds of the outer group is taken over, and the user can write it no more.
 #[test]
 fn members_by_an_inner_group_lose_hold_with_it() {
     let world = World::new(2, ABORT_AFTER);
@@ -734,7 +699,7 @@ fn members_by_an_inner_group_lose_hold_with_it() {
             "inner" => admin.remove_member("middle", "@inner").unwrap(),
             _ => admin.remove_group("middle").unwrap(),
         };
-        // Five files and the directory.
+        // The five files and the directory.
         assert_eq!(departure.adopted, 6, "{change}");
         let mut left: Vec<&str> = departure.left.iter().map(|(group, _)| group.as_str()).collect();
         left.sort_unstable();
@@ -758,8 +723,8 @@ fn members_by_an_inner_group_lose_hold_with_it() {
     }
 }
 
-/// Proves: a directory whose blocks are missing fails by itself: modifications of others that share the operation
-/// go on, on the fast path and on the slow one.
+/// Proves: an edit of a directory whose blocks are missing fails alone: edits of other directories that share its
+/// operation take effect, on the fast path and on the slow one.
 #[test]
 fn bad_directory_spoils_nothing_else() {
     let world = World::new(2, ABORT_AFTER);
@@ -774,9 +739,8 @@ fn bad_directory_spoils_nothing_else() {
     world.server.with_blocks(|blocks| blocks.retain(|_, block| block.kind != BlockKind::MapLeaf));
     for disturbed in [false, true] {
         if disturbed {
-            // A knows its own blocks and goes on undisturbed.
-            modify(&a, create(directory, "more", b"")).unwrap();
-            a.flush_commits().unwrap();
+            // A has its blocks in its cache. What it commits sends B's next operation the slow path.
+            commit(&a, create(directory, "more", b""));
         }
         std::thread::scope(|scope| {
             let bad = scope.spawn(|| modify(&b, create(directory, &format!("1x{disturbed}"), b"")).map(drop));
@@ -800,7 +764,7 @@ fn bad_directory_spoils_nothing_else() {
     assert!(b.status().frozen.is_none());
 }
 
-/// Proves: an edit that is too large for one operation is refused by itself, and the engine goes on.
+/// Proves: an edit that is too large for one operation is refused, and the engine goes on.
 #[test]
 fn too_large_an_edit() {
     let world = World::new(1, ABORT_AFTER);
@@ -818,32 +782,27 @@ fn too_large_an_edit() {
     assert_eq!(names(&a.fetch().unwrap(), directory), ["small"]);
 }
 
-/// Proves: numbers given out by an operation that was under way when the engine froze are not given out again
-/// after the alarm was acknowledged and the server shows the truth again.
+/// Proves: inode numbers of an operation that was under way when the engine froze are not given out again, once the alarm
+/// is acknowledged and the server shows the true order again.
 #[test]
 fn acknowledged_alarm_reuses_no_number() {
     let world = World::new(2, ABORT_AFTER);
     let directory = world.group_dir;
     let a = world.start(0);
-    modify(&a, create(directory, "first", b"1")).unwrap();
-    a.flush_commits().unwrap();
-    let truth = world.server.fork();
-    // The answer to the next operation is forged, after the server has taken it.
-    let server = truth.clone();
-    world.users[0].link.redirect(&server);
+    commit(&a, create(directory, "first", b"1"));
+    // The server accepts the next operation, and its receipt names another number.
     world.users[0].link.tamper(|response| {
         if let Response::Committed(receipt) | Response::LeasedCommitted(receipt, _) = response {
             receipt.value.number += 1;
         }
     });
     assert!(matches!(modify(&a, create(directory, "second", b"2")), Err(FsError::Frozen(_))));
-    a.stop();
-    drop(a);
+    stop(a);
     world.users[0].link.tamper(|_| {});
     let machine = &world.users[0];
     let mut config = machine.config(&world.superuser, DEADLINE);
     config.acknowledge_alarm = true;
-    let a = Engine::start_with(config, machine.link.clone(), machine.disk.storage()).unwrap();
+    let a = machine.start_with(config).unwrap();
     modify(&a, create(directory, "third", b"3")).unwrap();
     let snapshot = a.fetch().unwrap();
     for (name, bytes) in [("first", b"1"), ("second", b"2"), ("third", b"3")] {

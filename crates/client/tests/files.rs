@@ -91,8 +91,8 @@ impl Mount {
     }
 }
 
-/// Proves: everyday use by two people in one group directory, each seeing what the other has closed: small and
-/// large files, edits in place, renames, links, copies, attributes, directories.
+/// Proves: two people who work in one group directory see what the other has closed: small and large files, edits in
+/// place, renames, links, copies, attributes, directories.
 #[test]
 fn two_people_in_one_directory() {
     let world = World::new(2, ABORT_AFTER);
@@ -132,8 +132,8 @@ fn two_people_in_one_directory() {
     let set = SetAttributes { mode: Some(0o600), modified: Some(TimeToSet::At(77)), ..Default::default() };
     a.setattr(&WHO, ino, set, None).unwrap();
     a.setxattr(&WHO, ino, b"user.x", b"value", SetXattr::Create).unwrap();
-    let shown = b.lookup(&WHO, directory, b"moved").unwrap();
-    assert_eq!((shown.mode, shown.modified_ns, shown.size), (0o600, 77, 5_000_000));
+    let moved = b.lookup(&WHO, directory, b"moved").unwrap();
+    assert_eq!((moved.mode, moved.modified_ns, moved.size), (0o600, 77, 5_000_000));
     assert_eq!(b.getxattr(&WHO, ino, b"user.x").unwrap(), b"value");
     b.unlink(&WHO, directory, b"moved").unwrap();
     assert!(a.get(a.team, b"linked").unwrap() == expected);
@@ -142,8 +142,8 @@ fn two_people_in_one_directory() {
     assert!(a.engine.status().frozen.is_none() && b.engine.status().frozen.is_none());
 }
 
-/// Proves: threads of two clients that create, rewrite, rename and remove files in one directory at once
-/// always see what they and others have done; in the end both see one tree, and nobody was alarmed.
+/// Proves: threads of two clients that create, rewrite, rename and remove files in one directory at once always see what
+/// was done; in the end both clients see the same tree, and no alarm was raised.
 #[test]
 fn many_threads_of_two_clients() {
     let world = World::new(2, ABORT_AFTER);
@@ -180,15 +180,15 @@ fn many_threads_of_two_clients() {
     assert!(mounts.iter().all(|mount| mount.engine.status().frozen.is_none()));
 }
 
-/// Proves: two clients that append to one file, closing each time or with one descriptor and fsync, lose nothing
-/// and double nothing, with requests and answers lost and operations declared dead on the way.
+/// Proves: two clients that append to one file, closing each time or with one descriptor and fsync, lose no line and
+/// double none, although requests and answers get lost and operations are aborted on the way.
 #[test]
 fn appends_of_two_clients() {
     let rounds = setting("HOLDFAST_ROUNDS", 25);
     let world = World::new(2, ABORT_AFTER);
     let (a, b) = (mount(&world, 0), mount(&world, 1));
     let ino = a.put(a.team, b"log", b"");
-    // The second's operations stay pending until the first declares one, so that they meet, however threads are scheduled.
+    // The second's operations stay pending until the first has begun one: so they collide, however threads are scheduled.
     let declared = Arc::new(AtomicU32::new(0));
     let (engines, heard) = ([&a, &b].map(|mount| mount.engine.clone()), declared.clone());
     world.users[1].link.set_faults(move |request| {
@@ -207,7 +207,7 @@ fn appends_of_two_clients() {
         declared
             .fetch_add(u32::from(matches!(response, Response::View(_) | Response::LeasedView(..))), SeqCst);
     });
-    // Answers and requests are lost; some commits for so long that the server declares them dead.
+    // Answers and requests get lost; some COMMITs for so long that the server aborts their operations.
     let mut asked = 0;
     world.users[0].link.set_faults(move |request| {
         asked += 1;
@@ -263,8 +263,8 @@ fn appends_of_two_clients() {
     assert!([&a, &b].iter().any(|mount| mount.engine.status().conflicts > 0), "they met");
 }
 
-/// Proves: what two people overwrite of each other, both at the same time and again and again, is kept, every version
-/// that did not last; both find it, under the group's name, by its writer; and a restart finds it too.
+/// Proves: when two people overwrite each other's versions of a file again and again, every version that did not last is
+/// a conflict copy. Both find the copies under the group's name, by their writer, also after a restart.
 #[test]
 fn overwritten_versions_are_kept() {
     const ROUNDS: u32 = 12;
@@ -310,9 +310,8 @@ fn overwritten_versions_are_kept() {
     assert!(a.conflict_copies().unwrap().is_empty());
 }
 
-/// Proves: files made without a name by two clients at once, also where answers are lost, have numbers of their own
-/// that stay theirs; what is named is there whole for both, the rest was never there, and a restart gives none of
-/// their numbers to another file.
+/// Proves: files that two clients make without a name at once, even when answers get lost, each have a number that no
+/// other file gets, also after a restart. Those that are named later are whole for both; the others never appear.
 #[test]
 fn files_without_names() {
     const FILES: usize = 90;
@@ -358,7 +357,7 @@ fn files_without_names() {
     }
 }
 
-/// Proves: of two clients that create one name exclusively at once, one wins, each time.
+/// Proves: when two clients create one name exclusively at once, exactly one of them succeeds, each time.
 #[test]
 fn one_winner_of_an_exclusive_creation() {
     let world = World::new(2, ABORT_AFTER);
@@ -377,8 +376,8 @@ fn one_winner_of_an_exclusive_creation() {
     }
 }
 
-/// Proves: two clients that move two directories into each other at once never make a loop: afterwards both
-/// are still reachable from the root.
+/// Proves: when two clients at once move two directories into each other, no loop results: both directories can still be
+/// reached from the root.
 #[test]
 fn concurrent_moves_make_no_loop() {
     let world = World::new(2, ABORT_AFTER);
@@ -409,7 +408,7 @@ fn concurrent_moves_make_no_loop() {
     }
 }
 
-/// What a call returns once it does not run out of time.
+/// What a call returns, which is repeated while it runs out of time.
 fn answered<T>(mut call: impl FnMut() -> Result<T, FsError>) -> T {
     eventually_some("an answer in time", || match call() {
         Err(FsError::Unreachable(_)) => None,
@@ -417,8 +416,8 @@ fn answered<T>(mut call: impl FnMut() -> Result<T, FsError>) -> T {
     })
 }
 
-/// Proves: while the server is away a close fails with a time-out, and nothing is lost: the same descriptor's
-/// next close publishes; reads of what is cached go on.
+/// Proves: while the server is away, `close` fails with a time-out and loses nothing: the next `close` of the same
+/// descriptor publishes the content. Reads of what is cached go on.
 #[test]
 fn a_server_that_is_away() {
     let world = World::new(1, ABORT_AFTER);
@@ -434,7 +433,7 @@ fn a_server_that_is_away() {
         read_only: false,
     };
     let files = FileSystem::new(engine.clone(), options).unwrap();
-    // On a busy machine the time-out may run out also while the server is there.
+    // On a busy machine a call may run out of time although the server is there.
     let team = answered(|| files.lookup(&WHO, Ino::ROOT, b"team")).ino;
     let a = Mount { files, engine, dir, team };
     let mut numbers = 0..;
@@ -455,8 +454,8 @@ fn a_server_that_is_away() {
     assert!(a.dir.path().join("spool").read_dir().unwrap().next().is_none());
 }
 
-/// Proves: a server that loses a file's block, or alters it, is told apart from one whose block is gone because
-/// the file was replaced; only that file is concerned.
+/// Proves: a block that the server lost or altered is told apart from one that is gone because the file was replaced; no
+/// other file is concerned.
 #[test]
 fn missing_and_altered_blocks() {
     let world = World::new(2, ABORT_AFTER);
@@ -494,7 +493,7 @@ fn missing_and_altered_blocks() {
     assert_eq!(b.get(b.team, b"bad").unwrap(), b"written anew");
     assert!(b.engine.status().frozen.is_none());
 }
-/// Proves: when the server rolls back, everything stops and what is unpublished is saved.
+/// Proves: when the server rolls back, every call fails, and unpublished writes are saved for `holdfast salvage`.
 #[test]
 fn a_rollback_freezes_and_saves() {
     let world = World::new(2, ABORT_AFTER);

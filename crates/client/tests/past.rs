@@ -1,4 +1,4 @@
-//! Past states through an engine: from an honest server, and from one that lies about them.
+//! Past states that an engine reads: from an honest server, and from one that lies about them.
 
 use crate::common;
 
@@ -25,7 +25,7 @@ fn named(engine: &Engine, name: &str) -> Result<PastState, FsError> {
     states.iter().find(wanted).cloned().ok_or(FsError::NotFound)
 }
 
-/// A world with two named states, "one" and "two", of a file that is gone by now, and a reader.
+/// A file system with two named past states, "one" and "two", of a file that is deleted by now, and the engines of two users.
 fn world() -> (World, Arc<Engine>, Arc<Engine>) {
     let world = World::new(2, ABORT_AFTER);
     let (a, b) = (world.start(0), world.start(1));
@@ -33,13 +33,12 @@ fn world() -> (World, Arc<Engine>, Arc<Engine>) {
     a.name_state("one").unwrap();
     modify(&b, write(world.group_dir, "file", b"second, by b")).unwrap();
     b.name_state("two").unwrap();
-    modify(&a, unlink(world.group_dir, "file")).unwrap();
-    a.flush_commits().unwrap();
+    commit(&a, unlink(world.group_dir, "file"));
     (world, a, b)
 }
 
-/// Proves: what one names the other finds, and reads as it was, whatever happened since; names are taken once, and gone
-/// once they are removed; and states without names are there as well.
+/// Proves: a past state that one user named, another finds and reads as it was. A name can be given once only, and is gone
+/// when it is removed. States without names can be read as well.
 #[test]
 fn an_honest_past_is_read() {
     let (world, a, b) = world();
@@ -64,7 +63,7 @@ fn an_honest_past_is_read() {
     assert!(a.notices().is_empty() && b.notices().is_empty(), "no alarm");
 }
 
-/// A lie about the past, told by a link, and a word of how it is refused.
+/// A lie about the past: its name, words of the error that refuses it, and what makes the server's link tell it.
 type Lie = (&'static str, &'static str, fn(&Link, &World));
 
 const LIES: &[Lie] = &[
@@ -117,7 +116,7 @@ const LIES: &[Lie] = &[
         let peer = world.users[1].key.public();
         link.forge(move |request| match request {
             Request::Past { log_size, .. } => {
-                // Proven to the fork's own log, which is another one by now.
+                // The proof is for the fork's log, which differs from the one this client knows.
                 let answer = fork.handle(peer, Request::Past { log_size: *log_size, known: log_size + 1 });
                 Some(answer)
             }
@@ -132,14 +131,14 @@ const LIES: &[Lie] = &[
     }),
 ];
 
-/// Proves: each lie about the past is refused with its reason, never shown as absence, and stops nothing but the past: the
+/// Proves: each lie about the past is refused with its reason, never shown as absence, and only reading the past fails: the
 /// engine goes on.
 #[test]
 fn lies_about_the_past_are_refused() {
     for (what, why, tell) in LIES {
         let (world, _a, b) = world();
         b.fetch().unwrap();
-        // What was believed before is at hand; this reader has seen nothing of the past.
+        // A new engine: this one keeps in memory what it verified of the past.
         b.stop();
         drop(b);
         let b = world.start(1);
@@ -154,12 +153,12 @@ fn lies_about_the_past_are_refused() {
         assert!(!matches!(error, FsError::NotFound | FsError::Frozen(_)), "{what}: {error:?}");
         assert!(b.status().frozen.is_none(), "{what}");
         if matches!(error, FsError::Integrity(_)) {
-            assert!(!b.notices().is_empty(), "{what} is told of");
+            assert!(!b.notices().is_empty(), "{what} has a notice");
         }
     }
 }
 
-/// Proves: who names the present is not given an older state under that name.
+/// Proves: if the server answers with an older state when the present one is named, naming fails.
 #[test]
 fn the_present_is_what_is_named() {
     let (world, a, _b) = world();

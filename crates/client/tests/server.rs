@@ -2,127 +2,43 @@
 
 use crate::common;
 
-use common::{NOW, create as make, modify, names, read, unlink, write};
-use holdfast_client::admin::{Admin, CreateConfig, CreateError, Home, create};
-use holdfast_client::{Engine, EngineConfig, FsError, StartError, View};
+use common::site::{Site, key};
+use common::{EditClosure, NOW, commit, create as make, modify, names, read, unlink, write};
+use holdfast_client::admin::{Admin, CreateConfig, CreateError, create};
+use holdfast_client::{Engine, FsError, StartError, View};
 use holdfast_content::Handle;
-use holdfast_crypto::SigningKey;
-use holdfast_rpc::{Address, ServerAddress};
-use holdfast_server::{Server, ServerConfig};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-const DEADLINE: Duration = holdfast_testing::PATIENCE;
-/// No term of the server's runs out while a test runs.
-const TERM: Duration = Duration::from_secs(3600);
-
-struct Running {
-    address: SocketAddr,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+/// A site whose leases and abort time-out outlast every test.
+fn site() -> Site {
+    Site::new(|config| {
+        config.abort_after = Duration::from_secs(3600);
+        config.lease_term = Duration::from_secs(3600);
+    })
 }
 
-impl Running {
-    fn start(data: &Path, listen: SocketAddr) -> Running {
-        let mut config = ServerConfig::new(data, listen);
-        config.abort_after = TERM;
-        config.lease_term = TERM;
-        let server = Server::open(config).unwrap();
-        let address = server.local_address();
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            server
-                .run(async {
-                    let _ = stopped.await;
-                })
-                .unwrap();
-        });
-        Running { address, stop: Some(stop), thread: Some(thread) }
+fn team_of(engine: &Engine) -> Handle {
+    engine.fetch().unwrap().entry(Handle::ROOT, b"team").unwrap().unwrap().handle
+}
+
+/// Proves: a superuser's key has one file system: it cannot create another, with its state or without.
+#[test]
+fn a_file_system_is_created_once() {
+    let site = site();
+    for state in ["state-1", "elsewhere"] {
+        let config = CreateConfig { now_ns: NOW + 1, ..site.create_config(state) };
+        assert!(matches!(create(config), Err(CreateError::Exists)));
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-struct Fixture {
-    directory: tempfile::TempDir,
-    address: Address,
-    server: Option<Running>,
-}
-
-fn key(seed: u8) -> SigningKey {
-    SigningKey::from_seed(&[seed; 32])
-}
-
-impl Fixture {
-    fn new() -> Fixture {
-        let directory = tempfile::tempdir().unwrap();
-        let server = Running::start(&directory.path().join("server"), "127.0.0.1:0".parse().unwrap());
-        let address = ServerAddress { host: "127.0.0.1".into(), port: server.address.port() };
-        let config = |state: PathBuf, now_ns: i64| CreateConfig {
-            server: address.clone(),
-            others: Vec::new(),
-            superuser: key(1).into(),
-            name: "site".into(),
-            superuser_name: "root".into(),
-            state_dir: state,
-            now_ns,
-            deadline: DEADLINE,
-        };
-        let address = create(config(directory.path().join("state-1"), NOW)).unwrap();
-        for state in ["state-1", "elsewhere"] {
-            let again = create(config(directory.path().join(state), NOW + 1));
-            assert!(matches!(again, Err(CreateError::Exists)));
-        }
-        let site = Fixture { directory, address, server: Some(server) };
-        let root = site.start(1).unwrap();
-        let admin = Admin::new(&root).unwrap();
-        for user in ["alice", "bob"] {
-            let seed = if user == "alice" { 2 } else { 3 };
-            admin.add_user(user, Some(("laptop", key(seed).public())), Home::Make, NOW).unwrap();
-        }
-        admin.add_group("team", &["alice", "bob"], Home::Make, NOW).unwrap();
-        site
-    }
-
-    fn config(&self, seed: u8) -> EngineConfig {
-        let state = self.directory.path().join(format!("state-{seed}"));
-        let mut config = EngineConfig::new(self.address.clone(), key(seed), state);
-        config.cache_dir = Some(self.directory.path().join(format!("cache-{seed}")));
-        config.deadline = DEADLINE;
-        config
-    }
-
-    fn start(&self, seed: u8) -> Result<Arc<Engine>, StartError> {
-        Engine::start(self.config(seed))
-    }
-
-    fn team(&self, engine: &Engine) -> Handle {
-        engine.fetch().unwrap().entry(Handle::ROOT, b"team").unwrap().unwrap().handle
-    }
-
-    fn restart_server(&mut self) {
-        let listen = self.server.take().map(|server| server.address).unwrap();
-        self.server = Some(Running::start(&self.directory.path().join("server"), listen));
-    }
-}
-
-/// Proves: two engines create concurrently in one group directory of a real server; both end with everything;
-/// restarts of the clients and of the server lose nothing.
+/// Proves: two engines create files in one group directory of a real server at once, and both find all of them; restarts
+/// of the server and of the clients lose nothing.
 #[test]
 fn two_engines_one_server() {
-    let mut site = Fixture::new();
+    let mut site = site();
     let engines = [site.start(2).unwrap(), site.start(3).unwrap()];
-    let directory = site.team(&engines[0]);
+    let directory = team_of(&engines[0]);
     std::thread::scope(|scope| {
         for (device, engine) in engines.iter().enumerate() {
             for thread in 0..3 {
@@ -157,8 +73,9 @@ fn two_engines_one_server() {
         }
         scope.spawn(|| {
             for _ in 0..2 {
-                std::thread::sleep(Duration::from_millis(100)); // Any moment will do.
-                site.restart_server();
+                std::thread::sleep(Duration::from_millis(100)); // The server may stop at any moment of their work.
+                site.stop_server();
+                site.start_server();
             }
         });
     });
@@ -174,19 +91,19 @@ fn two_engines_one_server() {
     }
 }
 
-/// Proves: each wrong start is told apart, with words.
+/// Proves: each reason why an engine cannot start has an error of its own.
 #[test]
 fn wrong_starts() {
-    let site = Fixture::new();
+    let site = site();
     let alice = site.start(2).unwrap();
     assert!(matches!(site.start(2), Err(StartError::InUse { .. })));
     assert!(matches!(site.start(9), Err(StartError::UnknownDevice { .. })));
     let mut config = site.config(2);
-    config.state_dir = site.directory.path().join("other");
+    config.state_dir = site.path("other");
     assert!(matches!(Engine::start(config), Err(StartError::StateMissing { .. })));
     let mut config = site.config(3);
     config.address.file_system = key(77).public().file_system_id();
-    config.state_dir = site.directory.path().join("wrong");
+    config.state_dir = site.path("wrong");
     assert!(matches!(Engine::start(config), Err(StartError::UnknownFileSystem | StartError::WrongServer(_))));
     let mut config = site.config(3);
     config.address.server.port = 1;
@@ -195,20 +112,19 @@ fn wrong_starts() {
     alice.stop();
     drop(alice);
     let mut config = site.config(3);
-    config.state_dir = site.directory.path().join("state-2");
+    config.state_dir = site.path("state-2");
     assert!(matches!(Engine::start(config), Err(StartError::StateForeign { .. })));
     site.start(2).unwrap();
 }
 
-/// Proves: a device removed by the superuser is refused from then on; what it wrote stays; a new device of the
-/// same user goes on with the same files.
+/// Proves: a device that the superuser removed is refused from then on, and what it wrote stays; another device of the
+/// same user goes on with its files.
 #[test]
 fn devices_come_and_go() {
-    let site = Fixture::new();
+    let site = site();
     let laptop = site.start(2).unwrap();
-    let directory = site.team(&laptop);
-    modify(&laptop, make(directory, "file", b"from the laptop")).unwrap();
-    laptop.flush_commits().unwrap();
+    let directory = team_of(&laptop);
+    commit(&laptop, make(directory, "file", b"from the laptop"));
     let root = site.start(1).unwrap();
     let admin = Admin::new(&root).unwrap();
     admin.add_device("alice", "desktop", key(4).public()).unwrap();
@@ -225,34 +141,34 @@ fn devices_come_and_go() {
     assert_eq!(members.devices.values().filter(|device| device.removed_at.is_some()).count(), 1);
 }
 
-/// Proves: what is under lease is read without an operation, until another device changes it, which by then has taken the
-/// lease away; a lease of a whole group that saved little gives way to one of the directory; a delegation is given to one
-/// who is alone, when another so much as fetches, what its holder sends before it lets go is in what the other sees, and
-/// then it is there again.
+/// Proves: an engine reads what it has a lease of without an operation. Before another device's change takes effect, the
+/// lease is recalled; a lease of a whole group that saved little is replaced by one of the directory. A delegation is
+/// given to a device that is alone; a mere fetch of another recalls it, and sees what the holder sends before it gives
+/// it up; then it is given again.
 #[test]
 fn leases_and_delegations() {
-    let site = Fixture::new();
+    let site = site();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
-    let team = site.team(&alice);
+    let team = team_of(&alice);
     let operations = |engine: &Engine| engine.status().operations;
-    assert!(alice.leased(&[team]).is_none(), "it is wished for");
+    assert!(alice.leased(&[team]).is_none(), "it is asked for with the next operation");
     alice.fetch().unwrap();
     let before = operations(&alice);
     let (view, stamp) = alice.leased(&[team]).expect("granted");
     assert_eq!(names(&view, team), [""; 0]);
     assert!(alice.leased_for(stamp, &[team]).is_some());
     modify(&alice, create_file(team, "own")).unwrap();
-    assert_eq!(names(&alice.leased(&[team]).expect("kept").0, team), ["own"]);
+    assert_eq!(names(&alice.leased(&[team]).expect("the lease stays").0, team), ["own"]);
     assert_eq!(operations(&alice), before + 1);
 
     modify(&bob, create_file(team, "other")).unwrap();
-    // What is pending is granted to nobody.
+    // The server leases nothing that is pending.
     bob.flush_commits().unwrap();
     assert!(alice.leased(&[team]).is_none(), "it was recalled before bob's file was made");
     assert!(alice.leased_for(stamp, &[team]).is_none());
     assert_eq!(names(&alice.fetch().unwrap(), team), ["other", "own"]);
     if alice.leased(&[team]).is_none() {
-        // The fetch was refused its fast path, and the request went with it.
+        // The server refused the fetch its fast path, and with it the request for a lease.
         alice.fetch().unwrap();
     }
     assert_eq!(names(&alice.leased(&[team]).expect("the directory is leased").0, team), ["other", "own"]);
@@ -264,13 +180,12 @@ fn leases_and_delegations() {
     bob.stop();
     let bob = site.start(3).unwrap();
     let (engine, sent) = (Arc::downgrade(&alice), Arc::new(std::sync::atomic::AtomicBool::new(false)));
-    let told = sent.clone();
+    let has_sent = sent.clone();
     alice.on_recall(Box::new(move |dropped| {
         if let (true, Some(engine)) = (dropped.delegation, engine.upgrade()) {
             assert!(!engine.delegation());
-            modify(&engine, create_file(team, "held back")).unwrap();
-            engine.flush_commits().unwrap();
-            told.store(true, std::sync::atomic::Ordering::SeqCst);
+            commit(&engine, create_file(team, "held back"));
+            has_sent.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }));
     alice.want_exclusive(true);
@@ -288,56 +203,50 @@ fn leases_and_delegations() {
     });
 }
 
-fn create_file(
-    directory: Handle,
-    name: &str,
-) -> impl FnMut(&mut dyn holdfast_client::Changes) -> Result<(), FsError> + Send + 'static {
+fn create_file(directory: Handle, name: &str) -> impl EditClosure + use<> {
     make(directory, name, name.as_bytes())
 }
 
-/// Proves: who ends gives up its leases, so that what others change then waits for nobody. (The term is longer than the
-/// deadline of an operation.)
+/// Proves: an engine that stops gives up its leases, so that others' changes need not wait for their term, which is longer
+/// than the deadline of an operation.
 #[test]
 fn leases_end_with_their_engine() {
-    let site = Fixture::new();
+    let site = site();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
-    let team = site.team(&alice);
+    let team = team_of(&alice);
     assert!(alice.leased(&[team]).is_none());
     alice.fetch().unwrap();
     assert!(alice.leased(&[team]).is_some());
     alice.stop();
-    modify(&bob, create_file(team, "other")).unwrap();
-    bob.flush_commits().unwrap();
+    commit(&bob, create_file(team, "other"));
 }
 
-/// Proves: after the server was killed, changes wait for those who held leases to hear of it, not for their whole term.
+/// Proves: after the server was killed, changes wait until the holders of leases have heard of it, not for the whole term.
 #[test]
 fn leases_over_restarts() {
-    let mut site = Fixture::new();
+    let mut site = site();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
-    let team = site.team(&alice);
+    let team = team_of(&alice);
     assert!(alice.leased(&[team]).is_none());
     alice.fetch().unwrap();
     assert!(alice.leased(&[team]).is_some());
-    let note = site.directory.path().join("server/leases");
+    let note = site.path("server/leases");
     let text = std::fs::read_to_string(&note).unwrap();
     assert_eq!(text.lines().count(), 3, "{text}");
-    // A server that ends in order has all given up, and so forgets.
-    site.restart_server();
+    // A server that ends in order recalls all leases, and so removes its note of them.
+    site.stop_server();
+    site.start_server();
     assert!(!note.exists());
     alice.fetch().unwrap();
     assert!(alice.leased(&[team]).is_none());
     alice.fetch().unwrap();
     assert!(alice.leased(&[team]).is_some());
-    // One that was killed finds the note as it was.
+    // A killed server leaves the note behind: here the test puts it back.
     let text = std::fs::read_to_string(&note).unwrap();
-    drop(site.server.take());
+    site.stop_server();
     std::fs::write(&note, &text).unwrap();
-    site.server = Some(Running::start(
-        &site.directory.path().join("server"),
-        format!("127.0.0.1:{}", site.address.server.port).parse().unwrap(),
-    ));
-    // Alice holds nothing, and does not ask by herself; her next operation tells her to.
+    site.start_server();
+    // Alice's engine learns with its next operation that its leases are gone.
     alice.fetch().unwrap();
     modify(&bob, create_file(team, "after")).unwrap();
     assert!(alice.leased(&[team]).is_none());

@@ -1,9 +1,9 @@
-//! Trees and plans of several devices against a plain model of directories, under random interleavings of the
-//! two halves of operations, aborts, conflicts, fast operations and folding. No network, no threads, no clock.
+//! Trees and plans of several devices against a plain model of directories, under random interleavings of UPDATEs and
+//! COMMITs, aborts, conflicts, fast operations and folding. No network, no threads, no clock.
 //!
-//! The model is the law: operations take effect one after the other in the order of their UPDATEs, those that
-//! were committed with effect and no others. Every device must read exactly that, and every operation that
-//! claims an effect must have been possible at its place.
+//! In the model, operations take effect one after the other in the order of their UPDATEs: those that were committed with
+//! effect, and no others. Every device must read exactly that, and every operation that claims an effect must have been
+//! possible at its position in the order.
 
 use holdfast_client::FsError;
 use holdfast_client::store::Blocks;
@@ -29,36 +29,36 @@ const DEVICES: usize = 3;
 const DIRECTORIES: usize = 3;
 const ABORT_AFTER_MS: u64 = 1000;
 
-/// What an application wants.
+/// A change that an application asks for.
 #[derive(Clone, Debug)]
 enum EditRequest {
     Create(usize, u8),
     Unlink(usize, u8),
     Write(usize, u8),
-    /// Replaces what has the new name.
+    /// Renames; a file that has the new name is replaced.
     Rename(usize, u8, usize, u8),
-    /// Another name for the same file.
+    /// Gives a file another name.
     Link(usize, u8, usize, u8),
     Chmod(usize),
-    /// Fails unless the directory has no names.
+    /// Removes a directory, and fails unless it is empty.
     Seal(usize),
     Look,
 }
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Begin an operation of these requests; with what is left of the device's last one done first.
+    /// Begin an operation of these requests, after finishing what is left of the device's last one.
     Begin(usize, Vec<EditRequest>),
-    /// Send the second half.
+    /// Send the COMMIT.
     Commit(usize),
-    /// Die before the second half: the device comes back later and gives the number up.
+    /// Die before the COMMIT: the device comes back later and gives the operation's number up.
     Forget(usize),
-    /// Let the pending operations grow too old.
+    /// Make the pending operations older than the abort time-out.
     Wait,
 }
 
 fn request() -> impl Strategy<Value = EditRequest> {
-    // A few hot names for conflicts, many cold ones so that change lists are folded.
+    // A few names are chosen often, for conflicts; many rarely, so that change lists are folded.
     let name = || prop_oneof![2 => 0u8..4, 1 => 4u8..120];
     let directory = || 0..DIRECTORIES;
     prop_oneof![
@@ -83,7 +83,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// The model: directories of names, files of bytes.
+/// The model: directories as maps of names, files as bytes.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Model {
     names: Vec<BTreeMap<u8, Handle>>,
@@ -91,7 +91,7 @@ struct Model {
     modes: Vec<u32>,
 }
 
-/// What a request did when it was planned: enough to do it again in the model.
+/// The effect of a request as it was planned: enough to apply it to the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum EditKind {
     Create(usize, u8, Handle, u64),
@@ -111,34 +111,34 @@ impl Model {
         }
     }
 
-    /// Does a deed, which must be possible.
-    fn apply(&mut self, deed: &EditKind) {
-        match *deed {
+    /// Applies an effect, which must be possible.
+    fn apply(&mut self, edit: &EditKind) {
+        match *edit {
             EditKind::Create(d, n, handle, value) => {
-                assert!(self.names[d].insert(n, handle).is_none(), "{deed:?}: the name is taken");
-                assert!(self.files.insert(handle, value).is_none(), "{deed:?}: the number is taken");
+                assert!(self.names[d].insert(n, handle).is_none(), "{edit:?}: the name is taken");
+                assert!(self.files.insert(handle, value).is_none(), "{edit:?}: the number is taken");
             }
             EditKind::Unlink(d, n) => {
-                let file = self.names[d].remove(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                let file = self.names[d].remove(&n).unwrap_or_else(|| panic!("{edit:?}: no such name"));
                 self.drop_if_unnamed(file);
             }
             EditKind::Write(d, n, value) => {
-                let file = self.names[d].get(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                let file = self.names[d].get(&n).unwrap_or_else(|| panic!("{edit:?}: no such name"));
                 *self.files.get_mut(file).expect("a named file is there") = value;
             }
             EditKind::Rename(a, b, c, d) => {
-                let file = self.names[a].remove(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                let file = self.names[a].remove(&b).unwrap_or_else(|| panic!("{edit:?}: no such name"));
                 if let Some(old) = self.names[c].insert(d, file) {
                     self.drop_if_unnamed(old);
                 }
             }
             EditKind::Link(a, b, c, d) => {
-                let file = *self.names[a].get(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
-                assert!(self.names[c].insert(d, file).is_none(), "{deed:?}: the name is taken");
+                let file = *self.names[a].get(&b).unwrap_or_else(|| panic!("{edit:?}: no such name"));
+                assert!(self.names[c].insert(d, file).is_none(), "{edit:?}: the name is taken");
             }
             EditKind::Chmod(d, mode) => self.modes[d] = mode,
             EditKind::Seal(d) => {
-                assert!(self.names[d].is_empty(), "{deed:?}: not empty");
+                assert!(self.names[d].is_empty(), "{edit:?}: not empty");
                 self.modes[d] = 0o500;
             }
             EditKind::Look => {}
@@ -150,8 +150,8 @@ impl Model {
 struct Ordered {
     device: DeviceId,
     number: u64,
-    deeds: Vec<EditKind>,
-    fate: OperationStatus,
+    edits: Vec<EditKind>,
+    status: OperationStatus,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,7 +161,7 @@ enum OperationStatus {
     Nothing,
 }
 
-struct TestHost {
+struct TestServer {
     sequencer: Sequencer,
     nodes: HashMap<(u8, u64), holdfast_crypto::Digest>,
     key: SigningKey,
@@ -169,7 +169,7 @@ struct TestHost {
     order: Vec<Ordered>,
 }
 
-impl TestHost {
+impl TestServer {
     fn take<T>(&mut self, step: Step<T>) -> T {
         self.nodes.extend(step.nodes.into_iter().map(|node: Node| node));
         step.answer
@@ -185,26 +185,26 @@ impl TestHost {
         reply
     }
 
-    fn set_fate(&mut self, device: DeviceId, number: u64, fate: OperationStatus) {
+    fn set_status(&mut self, device: DeviceId, number: u64, status: OperationStatus) {
         let ordered = self.order.iter_mut().find(|op| (op.device, op.number) == (device, number));
-        ordered.expect("it was ordered").fate = fate;
+        ordered.expect("it was ordered").status = status;
     }
 
-    /// The law, up to the end of the order.
+    /// The state that the model dictates at the end of the order.
     fn model(&self) -> Model {
         let mut model = Model {
             names: vec![BTreeMap::new(); DIRECTORIES],
             modes: vec![0o755; DIRECTORIES],
             ..Model::default()
         };
-        for ordered in self.order.iter().filter(|ordered| ordered.fate == OperationStatus::Effective) {
-            ordered.deeds.iter().for_each(|deed| model.apply(deed));
+        for ordered in self.order.iter().filter(|ordered| ordered.status == OperationStatus::Effective) {
+            ordered.edits.iter().for_each(|edit| model.apply(edit));
         }
         model
     }
 
     fn is_settled(&self) -> bool {
-        self.order.iter().all(|ordered| ordered.fate != OperationStatus::Pending)
+        self.order.iter().all(|ordered| ordered.status != OperationStatus::Pending)
     }
 }
 
@@ -213,13 +213,13 @@ struct Client {
     signer: Signer,
     allocator: Allocator,
     base: Arc<Base>,
-    /// A signed second half that was not sent, with the numbers to keep if it takes effect.
-    held: Option<(Request, Allocator, Outcome)>,
+    /// A signed COMMIT that was not sent, with the inode numbers that are used if it takes effect.
+    unsent: Option<(Request, Allocator, Outcome)>,
     counter: u64,
 }
 
 struct Fixture {
-    host: TestHost,
+    server: TestServer,
     blocks: Arc<MemoryBlocks>,
     tables: Arc<TableCache>,
     membership: Arc<Membership>,
@@ -243,7 +243,7 @@ fn name_of(name: u8) -> Vec<u8> {
     format!("name-{name:03}").into_bytes()
 }
 
-/// Plans one request and says what it did.
+/// Plans one request and returns its effect.
 fn fulfil(
     request: &EditRequest,
     directories: &[Handle],
@@ -373,7 +373,7 @@ impl Fixture {
             blocks.clone() as Arc<dyn Blocks>,
             tables.clone(),
         ));
-        // The founding operation also makes the group's directories.
+        // The first operation also makes the group's directories.
         let mut directories = Vec::new();
         let mut transaction = Transaction::new(&base, Allocator::default(), &explain);
         let mut found = |changes: &mut dyn Changes| {
@@ -406,8 +406,8 @@ impl Fixture {
         .unwrap();
         let mut nodes = HashMap::new();
         nodes.extend(step.nodes);
-        let host =
-            TestHost { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
+        let server =
+            TestServer { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
         let clients = (1u32..)
             .zip(keys)
             .map(|(n, key)| {
@@ -420,10 +420,10 @@ impl Fixture {
                     blocks.clone() as Arc<dyn Blocks>,
                     tables.clone(),
                 ));
-                Client { key, signer, allocator: Allocator::default(), base, held: None, counter: 0 }
+                Client { key, signer, allocator: Allocator::default(), base, unsent: None, counter: 0 }
             })
             .collect();
-        Fixture { host, blocks, tables, membership, clients, directories, stats: BTreeMap::new() }
+        Fixture { server, blocks, tables, membership, clients, directories, stats: BTreeMap::new() }
     }
 
     fn base(&self, device: usize) -> Arc<Base> {
@@ -440,21 +440,21 @@ impl Fixture {
         let client = &self.clients[device];
         let base = client.base.clone();
         let mut transaction = Transaction::new(&base, allocator, &explain);
-        let mut deeds = Vec::new();
+        let mut edits = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             let value = (device as u64 + 1) << 32 | client.counter << 4 | index as u64;
-            let mut deed = None;
+            let mut planned = None;
             let mut edit = |changes: &mut dyn Changes| {
-                deed = Some(fulfil(request, &self.directories, value, changes)?);
+                planned = Some(fulfil(request, &self.directories, value, changes)?);
                 Ok(())
             };
             if transaction.run(&mut edit).0.is_ok() {
-                deeds.extend(deed);
+                edits.extend(planned);
             }
         }
         let plan = transaction.finish(path).unwrap();
         let conflicts = plan.conflicts.clone();
-        (plan, deeds, conflicts)
+        (plan, edits, conflicts)
     }
 
     fn count(&mut self, what: &'static str) {
@@ -468,7 +468,7 @@ impl Fixture {
         let fast = self.clients[device].signer.wants_fast();
         let allocator = self.clients[device].allocator.begin();
         let path = if fast { Path::Fast } else { Path::Slow };
-        let (mut plan, deeds, _) = self.plan(device, requests, allocator, path);
+        let (mut plan, edits, _) = self.plan(device, requests, allocator, path);
         let tables: Option<Tables> =
             fast.then(|| plan.build(&self.clients[device].base).expect("the base can be read"));
         let client = &mut self.clients[device];
@@ -476,7 +476,7 @@ impl Fixture {
         let mut effects: std::collections::VecDeque<Effect> =
             client.signer.step(&client.key, event).unwrap().into();
         let work = plan.allocator.clone();
-        let mut done = (deeds, work, Outcome::Done);
+        let mut done = (edits, work, Outcome::Done);
         while let Some(effect) = effects.pop_front() {
             let key = self.clients[device].key.clone();
             match effect {
@@ -488,20 +488,20 @@ impl Fixture {
                         let certificate = certificate.verified(key.public()).unwrap();
                         let structure = structure.verified(key.public()).unwrap();
                         let step = self
-                            .host
+                            .server
                             .sequencer
-                            .fast(self.host.now_ms, id, &certificate, &structure, None)
+                            .fast(self.server.now_ms, id, &certificate, &structure, None)
                             .unwrap();
-                        let event = match self.host.take(step) {
+                        let event = match self.server.take(step) {
                             FastOutcome::Accepted(receipt) => {
                                 self.count("fast");
-                                self.host.order.push(Ordered {
+                                self.server.order.push(Ordered {
                                     device: id,
                                     number,
-                                    deeds: done.0.clone(),
-                                    fate: OperationStatus::Effective,
+                                    edits: done.0.clone(),
+                                    status: OperationStatus::Effective,
                                 });
-                                Event::Committed(self.host.receipt(receipt))
+                                Event::Committed(self.server.receipt(receipt))
                             }
                             FastOutcome::Refused => {
                                 self.count("refused");
@@ -515,32 +515,34 @@ impl Fixture {
                         let number = certificate.value.number;
                         let certificate = certificate.verified(key.public()).unwrap();
                         let step =
-                            self.host.sequencer.update(self.host.now_ms, id, &certificate, None).unwrap();
-                        let UpdateOutcome::View(reply) = self.host.take(step) else { panic!("it is taken") };
-                        // Whoever was declared dead just now is settled.
+                            self.server.sequencer.update(self.server.now_ms, id, &certificate, None).unwrap();
+                        let UpdateOutcome::View(reply) = self.server.take(step) else {
+                            panic!("it is taken")
+                        };
+                        // Operations that this one aborted have no effect.
                         for entry in &reply.view.pending {
                             if entry.dead {
                                 let (device, number) = (entry.forecast.device, entry.forecast.number());
-                                self.host.set_fate(device, number, OperationStatus::Nothing);
+                                self.server.set_status(device, number, OperationStatus::Nothing);
                             }
                         }
-                        self.host.order.push(Ordered {
+                        self.server.order.push(Ordered {
                             device: id,
                             number,
-                            deeds: Vec::new(),
-                            fate: OperationStatus::Pending,
+                            edits: Vec::new(),
+                            status: OperationStatus::Pending,
                         });
-                        let reply = self.host.prove(log_size, *reply);
+                        let reply = self.server.prove(log_size, *reply);
                         let members = self.membership.clone();
                         let event = Event::Reply { reply: &reply, members: &*members };
                         effects.extend(self.clients[device].signer.step(&key, event).unwrap());
                     }
                     Request::Commit { structure, attached } => {
                         let outcome = done.2;
-                        let held = (Request::Commit { structure, attached }, done.1.clone(), outcome);
-                        let last = self.host.order.last_mut().expect("it was ordered");
-                        last.deeds = if outcome == Outcome::Done { done.0.clone() } else { Vec::new() };
-                        self.clients[device].held = Some(held);
+                        let unsent = (Request::Commit { structure, attached }, done.1.clone(), outcome);
+                        let last = self.server.order.last_mut().expect("it was ordered");
+                        last.edits = if outcome == Outcome::Done { done.0.clone() } else { Vec::new() };
+                        self.clients[device].unsent = Some(unsent);
                         return;
                     }
                     other => panic!("{other:?}"),
@@ -549,11 +551,11 @@ impl Fixture {
                     assert_eq!(accepted.view, self.clients[device].signer.floor().view);
                     self.clients[device].base = self.base(device);
                     let allocator = self.clients[device].allocator.again(&done.1);
-                    let (mut again, deeds, conflicts) = self.plan(device, requests, allocator, Path::Slow);
+                    let (mut again, edits, conflicts) = self.plan(device, requests, allocator, Path::Slow);
                     let stands = again.deltas == plan.deltas && conflicts.is_empty();
                     let base = self.clients[device].base.clone();
                     let (outcome, tables) = if stands {
-                        done.0 = deeds;
+                        done.0 = edits;
                         done.1 = again.allocator.clone();
                         self.count("slow");
                         (Outcome::Done, again.build(&base).unwrap())
@@ -581,28 +583,28 @@ impl Fixture {
     }
 
     fn commit(&mut self, device: usize) {
-        let Some((request, work, outcome)) = self.clients[device].held.take() else { return };
-        let Request::Commit { structure, .. } = request else { panic!("a second half") };
+        let Some((request, work, outcome)) = self.clients[device].unsent.take() else { return };
+        let Request::Commit { structure, .. } = request else { panic!("a COMMIT") };
         let id = DeviceId(device as u32 + 1);
         let number = structure.value.number();
         let key = self.clients[device].key.clone();
         let structure = structure.verified(key.public()).unwrap();
-        let step = self.host.sequencer.commit(id, &structure).unwrap();
+        let step = self.server.sequencer.commit(id, &structure).unwrap();
         let effective = outcome == Outcome::Done;
-        let event = match self.host.take(step) {
+        let event = match self.server.take(step) {
             CommitOutcome::Committed(receipt) => {
-                self.host.set_fate(
+                self.server.set_status(
                     id,
                     number,
                     if effective { OperationStatus::Effective } else { OperationStatus::Nothing },
                 );
                 self.clients[device].allocator =
                     if effective { work.committed() } else { work.without_effect() };
-                Event::Committed(self.host.receipt(receipt))
+                Event::Committed(self.server.receipt(receipt))
             }
             CommitOutcome::Aborted => {
                 self.count("aborted");
-                self.host.set_fate(id, number, OperationStatus::Nothing);
+                self.server.set_status(id, number, OperationStatus::Nothing);
                 self.clients[device].allocator = work.without_effect();
                 Event::Aborted
             }
@@ -612,18 +614,18 @@ impl Fixture {
         self.clients[device].base = self.base(device);
     }
 
-    /// The device loses its plan. Its next operation gives the number up.
+    /// The device loses its plan, and its next operation gives the number up.
     fn forget(&mut self, device: usize) {
-        if let Some((_, work, _)) = self.clients[device].held.take() {
+        if let Some((_, work, _)) = self.clients[device].unsent.take() {
             self.count("forgotten");
             let client = &mut self.clients[device];
             client.allocator = work.without_effect();
-            // What a server's "aborted" does, although this one never said it.
+            // The signer gives a number up when the server answers "aborted"; no server has answered here.
             client.signer.step(&client.key, Event::Aborted).unwrap();
         }
     }
 
-    /// Reads everything through one device's eyes.
+    /// Reads everything as one device sees it.
     fn read(&self, device: usize) -> Model {
         let base = self.base(device);
         let mut model = Model::default();
@@ -643,7 +645,7 @@ impl Fixture {
             model.names.push(names);
             model.modes.push(base.inode(*directory).unwrap().mode);
         }
-        // Every name of a file counts as a link.
+        // A file has as many links as names.
         for file in model.files.keys() {
             let links = model.names.iter().flat_map(BTreeMap::values).filter(|other| *other == file).count();
             assert_eq!(base.inode(*file).unwrap().links as usize, links, "links of {file}");
@@ -655,16 +657,16 @@ impl Fixture {
         for device in 0..DEVICES {
             self.commit(device);
         }
-        self.host.now_ms += ABORT_AFTER_MS;
+        self.server.now_ms += ABORT_AFTER_MS;
         // Twice: a device that does not know of the pending operation tries the fast path first and is refused,
         // which settles nothing; its next attempt goes the slow path.
         for device in (0..DEVICES).chain(0..DEVICES) {
             self.begin(device, &[EditRequest::Look]);
             self.commit(device);
         }
-        assert!(self.host.is_settled());
-        // Once more, so that everybody has seen everybody's end.
-        let model = self.host.model();
+        assert!(self.server.is_settled());
+        // Once more, so that every device has seen the last operation of every other.
+        let model = self.server.model();
         for device in 0..DEVICES {
             self.begin(device, &[EditRequest::Look]);
             self.commit(device);
@@ -677,7 +679,7 @@ impl Fixture {
             Action::Begin(device, requests) => self.begin(*device, requests),
             Action::Commit(device) => self.commit(*device),
             Action::Forget(device) => self.forget(*device),
-            Action::Wait => self.host.now_ms += ABORT_AFTER_MS,
+            Action::Wait => self.server.now_ms += ABORT_AFTER_MS,
         }
     }
 }
@@ -685,9 +687,8 @@ impl Fixture {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 3000, ..ProptestConfig::default() })]
 
-    /// Proves: whatever the interleaving, everybody reads what the order and the fates of its operations
-    /// dictate, no operation had an effect that was impossible at its place, and no half of an aborted one is
-    /// ever seen.
+    /// Proves: whatever the interleaving, every device reads what the order and the statuses of its operations dictate;
+    /// no operation had an effect that was impossible at its position, and no part of an aborted one is ever seen.
     #[test]
     fn trees_follow_the_order(actions in prop::collection::vec(action(), 1..60)) {
         let mut world = Fixture::new();
@@ -701,7 +702,7 @@ proptest! {
     }
 }
 
-/// Proves: the runs above do meet every way an operation can go; a fixed long run counts them.
+/// Proves: a long run with a fixed seed meets every way that an operation can go, as the random runs above should.
 #[test]
 fn every_way_is_met() {
     let mut world = Fixture::new();

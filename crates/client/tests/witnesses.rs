@@ -1,4 +1,4 @@
-//! What an engine makes of heads: fresh, old, none, within what it has seen or beyond, and of another history.
+//! Witnessed heads at an engine: fresh, old or none, within what it has seen or beyond, and of another history.
 
 use crate::common;
 
@@ -10,7 +10,6 @@ use holdfast_checkpoint::tree::{CHECKPOINTS, leaf};
 use holdfast_client::evidence::Proof;
 use holdfast_client::{Engine, FsError, WhenStale, WitnessPolicy};
 use holdfast_crypto::{Digest, SigningKey, decode};
-use holdfast_log::Storage;
 use holdfast_protocol::log_tree::{Frontier, UPDATES};
 use holdfast_protocol::message::{Request, Response, WitnessedHead};
 use holdfast_testing::eventually;
@@ -31,8 +30,9 @@ fn time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// The head of the first `size` operations of `server`, co-signed now, with proofs for a client at `log_size` of `shown_to`.
-fn head(id: &Digest, server: &Server, size: u64, shown_to: &Server, log_size: u64) -> WitnessedHead {
+/// The head of the first `size` operations of `server`, co-signed now, with proofs for a client that was shown `log_size`
+/// operations of `shown`.
+fn head(id: &Digest, server: &Server, size: u64, shown: &Server, log_size: u64) -> WitnessedHead {
     let (leaves, _) = server.log();
     let (mut frontier, mut nodes) = (Frontier::default(), HashMap::new());
     for update in &leaves[..size as usize] {
@@ -40,7 +40,7 @@ fn head(id: &Digest, server: &Server, size: u64, shown_to: &Server, log_size: u6
     }
     let mut note = Checkpoint::signed(id, frontier.head_of(CHECKPOINTS), &server.signing_key());
     note.signatures.push(cosign(&verifier(), &witness_key(), &note.text, time_s()));
-    let (_, updates) = shown_to.log();
+    let (_, updates) = shown.log();
     let proof = |tree: holdfast_protocol::log_tree::TreeHash, nodes: &HashMap<(u8, u64), Digest>, of| {
         tree.inclusion_proof(size - 1, of, &mut |level, index| nodes.get(&(level, index)).copied())
             .unwrap_or_default()
@@ -58,12 +58,11 @@ fn start(world: &World, user: usize, when_stale: WhenStale, stale_after: Duratio
     let mut config = machine.config(&world.superuser, DEADLINE);
     config.witnesses =
         Some(WitnessPolicy { witnesses: vec![verifier()], quorum: None, stale_after, when_stale });
-    let storage: Arc<dyn Storage> = machine.disk.storage();
-    Engine::start_with(config, machine.link.clone(), storage).unwrap()
+    machine.start_with(config).unwrap()
 }
 
-/// Proves: an engine whose server has fresh heads goes on; when there are none any more each policy refuses exactly what
-/// it says, also what waits to be sent; and when they come back everything goes on.
+/// Proves: an engine whose server has fresh heads goes on. When there are none any more, each policy refuses exactly what
+/// it says, also changes that wait to be sent. When heads come back, everything goes on.
 #[test]
 fn each_policy_refuses_what_it_says() {
     for when_stale in [WhenStale::Warn, WhenStale::ReadOnly, WhenStale::Stop] {
@@ -106,7 +105,7 @@ fn each_policy_refuses_what_it_says() {
             WhenStale::ReadOnly => {
                 assert!(!refused_read && fetched.is_ok());
                 assert!(matches!(engine.may_change(), Err(FsError::ReadOnly)));
-                assert!(matches!(modified, Err(FsError::Unreachable(_))), "what is kept to be sent waits on");
+                assert!(matches!(modified, Err(FsError::Unreachable(_))), "what was to be sent still waits");
             }
             WhenStale::Stop => {
                 assert!(refused_read && matches!(engine.may_change(), Err(FsError::Outdated(_))));
@@ -122,8 +121,8 @@ fn each_policy_refuses_what_it_says() {
     }
 }
 
-/// Proves: heads further than what this client has seen make it look at the present view, without an operation, and so
-/// an idle client beside a busy one stays fresh; one that is shown only heads beyond what it is shown goes stale.
+/// Proves: a head beyond what a client has seen makes it fetch the present view, without an operation: so an idle client
+/// beside a busy one stays fresh. A client whose server's view stays behind the heads goes stale.
 #[test]
 fn a_client_keeps_up_without_operations() {
     let world = World::new(2, NEVER);
@@ -132,7 +131,7 @@ fn a_client_keeps_up_without_operations() {
     let server = world.server.clone();
     world.users[0].link.forge(move |request| match request {
         Request::Witnessed { log_size } => {
-            // Only the newest is ever signed.
+            // These witnesses sign the newest head only.
             let newest = server.log().0.len() as u64;
             let heads = if newest <= *log_size {
                 vec![head(&id, &server, newest, &server, *log_size)]
@@ -146,20 +145,18 @@ fn a_client_keeps_up_without_operations() {
     let idle = start(&world, 0, WhenStale::Stop, Duration::from_secs(3));
     let operations = idle.status().operations;
     for number in 0..3 {
-        modify(&busy, create(world.group_dir, &format!("f{number}"), b"x")).unwrap();
-        busy.flush_commits().unwrap();
+        commit(&busy, create(world.group_dir, &format!("f{number}"), b"x"));
         let newest = world.server.log().0.len() as u64;
         eventually("it knows the newest head", || idle.head().unwrap().operations == newest);
     }
     eventually("it is fresh", || !idle.head().unwrap().is_stale);
     assert_eq!(idle.status().operations, operations, "nothing was ordered for it");
-    // From now on the order it is shown stands still, while the witnesses' goes on.
+    // From now on the order that the idle client is shown stands still, while the witnessed one goes on.
     let fork = world.server.fork();
     world.users[0].link.redirect(&fork);
     eventually("it is stale", || {
         let number = world.server.log().0.len();
-        modify(&busy, create(world.group_dir, &format!("g{number}"), b"x")).unwrap();
-        busy.flush_commits().unwrap();
+        commit(&busy, create(world.group_dir, &format!("g{number}"), b"x"));
         idle.head().unwrap().is_stale
     });
     assert!(idle.status().frozen.is_none(), "it is not an alarm: nothing contradicts what was seen");
@@ -167,8 +164,8 @@ fn a_client_keeps_up_without_operations() {
     busy.stop();
 }
 
-/// Proves: a head that was signed and co-signed, of a history other than the one shown, freezes the mount, for good and
-/// over a restart; both of its server's notes are kept, if it has signed two of one length.
+/// Proves: a head that server and witnesses signed, of a history other than the one shown to this client, freezes the
+/// engine, also after a restart. If the server signed two heads of one length, the evidence has both.
 #[test]
 fn another_history_is_an_alarm() {
     let world = World::new(2, NEVER);
@@ -183,23 +180,21 @@ fn another_history_is_an_alarm() {
             Some(Response::Witnessed(vec![head(&id, &other, size, &server, *log_size)]))
         }
         Request::Witnessed { log_size } => {
-            let shown = (1..=*log_size).rev().take(16);
+            let sizes = (1..=*log_size).rev().take(16);
             Some(Response::Witnessed(
-                shown.map(|size| head(&id, &server, size, &server, *log_size)).collect(),
+                sizes.map(|size| head(&id, &server, size, &server, *log_size)).collect(),
             ))
         }
         _ => None,
     });
     let engine = start(&world, 0, WhenStale::Warn, Duration::from_secs(2));
-    // On the other side somebody else does something.
+    // On the fork the other user makes a change.
     world.users[1].link.redirect(&fork);
     let there = world.start(1);
-    modify(&there, create(world.group_dir, "theirs", b"x")).unwrap();
-    there.flush_commits().unwrap();
+    commit(&there, create(world.group_dir, "theirs", b"x"));
     while world.server.log().0.len() <= fork.log().0.len() {
         let name = format!("ours {}", world.server.log().0.len());
-        modify(&engine, create(world.group_dir, &name, b"x")).unwrap();
-        engine.flush_commits().unwrap();
+        commit(&engine, create(world.group_dir, &name, b"x"));
     }
     let length = fork.log().0.len() as u64;
     eventually("a head as long as the other side is known", || engine.head().unwrap().operations >= length);
@@ -210,8 +205,8 @@ fn another_history_is_an_alarm() {
     assert!(report.what.contains("not the one shown to this device"), "{}", report.what);
     assert!(report.what.contains("convicts it by its own hand"), "{}", report.what);
     assert!(matches!(engine.fetch(), Err(FsError::Frozen(_))));
-    let kept = holdfast_client::evidence::read(&report.evidence.unwrap()).unwrap();
-    let Proof::Head { head, earlier, .. } = kept.proof else { panic!("{:?}", kept.proof) };
+    let evidence = holdfast_client::evidence::read(&report.evidence.unwrap()).unwrap();
+    let Proof::Head { head, earlier, .. } = evidence.proof else { panic!("{:?}", evidence.proof) };
     let head: WitnessedHead = decode(&head).unwrap();
     let first_lines = |note: &str| note.lines().take(2).map(str::to_owned).collect::<Vec<_>>();
     let earlier = earlier.expect("it had signed ours");

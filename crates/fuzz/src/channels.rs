@@ -1,6 +1,6 @@
-//! Holdfast's processes among each other, beyond the stack's: the runtime's own packets and orders, FSLoader and FSChecker,
-//! commands to a session, client and signer and network process, a server's front end, the walker of a publishing, block
-//! servers, and what operators say to a server.
+//! Messages between Holdfast's processes, beyond those of the stack: the runtime's own packets and orders, FSLoader and
+//! FSChecker, commands to a session, client, signer and network process, a server's front end, the walker of a
+//! publisher, block servers, and an operator's requests to a server.
 
 use crate::{Grammar, Target, encode, kind, message};
 use holdfast_access::{Access, Acl, Name, Principal};
@@ -69,7 +69,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "server-outcome", samples: server_outcomes, run: message::<control::Outcome> },
 ];
 
-/// Enumerations that are grammars: whether a first byte begins one of its kinds.
+/// Enumerations that are grammars: whether a first byte begins one of their kinds.
 pub(crate) const GRAMMARS: &[Grammar] = &[
     Grammar { target: "component-order", has: kind::<SupervisorMessage> },
     Grammar { target: "component-word", has: kind::<ComponentMessage> },
@@ -354,7 +354,7 @@ fn notes() -> Vec<Vec<u8>> {
 
 const NONCE: [u8; 32] = [6; 32];
 
-/// A handshake up to the server's Certificate, as the back end looks at it.
+/// A handshake up to the server's Certificate, as the back end reads it.
 fn transcripts() -> Vec<Vec<u8>> {
     let message = |kind: u8, body: &[u8]| [&[kind, 0, 0, body.len() as u8], body].concat();
     let hello = [&[3, 3], &NONCE[..], &[0, 0x13, 1, 0]].concat();
@@ -375,14 +375,14 @@ fn transcripts() -> Vec<Vec<u8>> {
     vec![usual(&hello), anew]
 }
 
-/// Whether it is signed: no bytes may be but those of a handshake of this server, with the random bytes it drew.
+/// Whether the back end signs it: it signs nothing but a handshake of this server, with the random bytes that it drew.
 fn transcript(bytes: &[u8]) -> bool {
     let (mut handshakes, now) = (Handshakes::default(), Instant::now());
     handshakes.begin(now, NONCE);
     let signed = handshakes.sign(now, bytes, &key()).is_ok();
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
     assert!(!signed || (has(&NONCE) && has(&key().public().0)), "something else was signed");
-    // A front end may say that it goes on as it began, too.
+    // A front end may also say that it continues as it began.
     assert!(handshakes.introduce(now, bytes, &[0; 64]).is_err(), "nobody has signed it");
     signed
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-/// Where all of it is.
+/// The directory with the corpora of all targets.
 pub const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
 
-/// What is in one file; nothing if there is none.
+/// The entries of one file; none if there is no such file.
 ///
 /// # Errors
 /// The file system's; the file is cut off.
@@ -30,7 +30,7 @@ pub fn load(file: &Path) -> io::Result<Vec<Vec<u8>>> {
     Ok(inputs)
 }
 
-/// Writes one file, of what is worth a place.
+/// Writes one file of entries that are worth keeping.
 ///
 /// # Errors
 /// The file system's.
@@ -44,7 +44,7 @@ pub fn save(file: &Path, inputs: impl IntoIterator<Item = Vec<u8>>) -> io::Resul
     std::fs::write(file, bytes)
 }
 
-/// What is in the files of a directory, by name; nothing if there is none.
+/// The entries of a directory of files, by file name; none if there is no such directory.
 ///
 /// # Errors
 /// The file system's.
@@ -62,7 +62,7 @@ pub fn files(directory: &Path) -> io::Result<Vec<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    /// Proves: what is saved is loaded, in one order and each once, and a file that is cut off is noticed.
+    /// Proves: what is saved is loaded, in one order and each entry once, and a file that is cut off is noticed.
     #[test]
     fn saved_and_loaded() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,6 @@
-//! What is fuzzed: whatever decodes bytes of somebody who is not trusted. Each target has samples to begin with, and
-//! says of any bytes whether they are one of its values. It panics if a value that was decoded does not encode to the
-//! same bytes, or does not print to what is read back as the same.
+//! Fuzz targets: everything that decodes bytes from somebody who is not trusted. Each target has samples to begin with,
+//! and says of any bytes whether they are one of its values. It panics if a decoded value does not encode to the same
+//! bytes, or does not print to what is read back as the same.
 //!
 //! `tests/any_bytes.rs` tries them all in each run of the tests; `scripts/fuzz` for as long as it is let, guided by
 //! coverage. What was worth keeping is in `corpus`, by target: in `TARGET.inputs` what together reaches all that was ever
@@ -20,9 +20,9 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// One way in for bytes.
+/// A decoder of untrusted bytes.
 pub struct Target {
-    /// What it is called.
+    /// The name of the target.
     pub name: &'static str,
     /// Bytes that are values.
     pub samples: fn() -> Vec<Vec<u8>>,
@@ -31,12 +31,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Where bytes are that once ended in a panic.
+    /// The directory with bytes that once caused a panic.
     pub fn panics(&self) -> PathBuf {
         Path::new(corpus::DIRECTORY).join(self.name)
     }
 
-    /// Where the rest of its corpus is.
+    /// The file with the rest of its corpus.
     pub fn inputs(&self) -> PathBuf {
         Path::new(corpus::DIRECTORY).join(format!("{}.inputs", self.name))
     }
@@ -53,7 +53,7 @@ impl Target {
     }
 }
 
-/// All of them.
+/// All targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
     [shared::TARGETS, releases::TARGETS, stack::TARGETS, channels::TARGETS, others::TARGETS]
         .into_iter()
@@ -62,9 +62,9 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
 
 /// A channel's grammar: kinds of messages, told apart by their first byte.
 pub struct Grammar {
-    /// The target that is it.
+    /// The name of the target that tests the grammar.
     pub target: &'static str,
-    /// Whether it has a kind that begins so.
+    /// Whether the grammar has a kind that begins with this byte.
     pub has: fn(u8) -> bool,
 }
 
@@ -73,7 +73,7 @@ pub fn grammars() -> &'static [Grammar] {
     channels::GRAMMARS
 }
 
-/// The one of this name.
+/// The target with this name.
 pub fn target(name: &str) -> Option<&'static Target> {
     targets().find(|target| target.name == name)
 }
@@ -82,20 +82,20 @@ fn encode(value: &impl BorshSerialize) -> Vec<u8> {
     borsh::to_vec(value).expect("a vector takes everything")
 }
 
-/// A value has one encoding.
+/// Panics unless a value has one encoding.
 fn message<T: BorshDeserialize + BorshSerialize>(bytes: &[u8]) -> bool {
     let Ok(value) = borsh::from_slice::<T>(bytes) else { return false };
     assert!(encode(&value) == bytes, "two encodings of one value");
     true
 }
 
-/// Whether a message may begin with this byte: it is no kind, if that is what decoding nothing more says.
+/// Whether a message may begin with this byte: it may not if decoding the byte alone says that there is no such kind.
 fn kind<T: BorshDeserialize>(first: u8) -> bool {
     let none = |error: std::io::Error| error.to_string().contains("variant tag");
     !borsh::from_slice::<T>(&[first]).err().is_some_and(none)
 }
 
-/// What is printed is read back as the same.
+/// Panics unless what is printed is read back as the same.
 fn text<T: FromStr + Display + PartialEq>(bytes: &[u8]) -> bool {
     let Ok(words) = std::str::from_utf8(bytes) else { return false };
     let Ok(value) = T::from_str(words) else { return false };

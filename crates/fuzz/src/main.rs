@@ -1,5 +1,5 @@
 //! Fuzzes one target or all by seeds, without coverage, for so many seconds: `holdfast-fuzz [TARGET|all] [SECONDS]`.
-//! Bytes that ended in a panic are left in the corpus, where `cargo test` tries them.
+//! Bytes that cause a panic are left in the corpus, where `cargo test` tries them.
 //!
 //! `holdfast-fuzz --keep TARGET DIRECTORY` makes the files there the target's corpus, for `scripts/fuzz`.
 
@@ -8,7 +8,7 @@ use holdfast_fuzz::{Target, corpus};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Samples that are kept in memory, newest instead of oldest.
+/// The number of samples kept in memory; newer ones replace older ones.
 const KEPT_MAX: usize = 4096;
 
 fn fuzz(target: &'static Target, time: Duration) -> bool {
@@ -21,7 +21,7 @@ fn fuzz(target: &'static Target, time: Duration) -> bool {
         let bytes = mutated(&samples, &mut random);
         runs += 1;
         match std::panic::catch_unwind(|| (target.run)(&bytes)) {
-            // A value that is not one of the first is a sample, too.
+            // A value that is not one of the first samples becomes a sample, too.
             Ok(true) => {
                 values += 1;
                 match samples.len() < KEPT_MAX {

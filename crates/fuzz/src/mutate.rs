@@ -1,7 +1,7 @@
-//! Messages changed at random: structured ones of the channel's grammar, with fields at their edges, bytes changed, cut
-//! off and put in.
+//! Messages changed at random: structured ones of a channel's grammar, with fields at their bounds, and bytes changed,
+//! removed and inserted.
 
-/// A small generator, so that a seed names a run.
+/// A small generator of random numbers, so that a seed names a run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -13,13 +13,13 @@ impl Random {
         self.0
     }
 
-    /// One below `bound`.
+    /// A number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.draw() % bound.max(1) as u64) as usize
     }
 }
 
-/// A message like one of these, and unlike.
+/// One of these messages, changed.
 pub fn mutated(samples: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = samples[random.below(samples.len())].clone();
     for _ in 0..random.below(4) {
@@ -29,7 +29,7 @@ pub fn mutated(samples: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             1 if !bytes.is_empty() => bytes[at] = random.draw() as u8,
             2 => bytes.truncate(at),
             3 => bytes.extend((0..random.below(40)).map(|_| random.draw() as u8)),
-            // A length or number at its edge.
+            // A length or number at its bound.
             4 if bytes.len() >= at + 8 => {
                 let edge = [0, 1, u64::from(u32::MAX), 1 << 31, u64::MAX, u64::MAX - 7][random.below(6)];
                 let width = [2, 4, 8][random.below(3)];

@@ -1,5 +1,5 @@
-//! What witnesses say and are asked, keys, rules for programs and their messages, names of FAT, clients of exported
-//! volumes.
+//! What witnesses are asked and answer, keys, rules for programs and their messages, names of FAT, and requests to
+//! exported volumes.
 
 use crate::{Target, encode, message, text, texts};
 use holdfast_checkpoint::checkpoint::Checkpoint;

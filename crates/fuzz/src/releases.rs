@@ -1,4 +1,4 @@
-//! Signed releases: what lies on mirrors and what people hand each other to sign.
+//! Signed releases: what mirrors have, and what signers hand each other.
 
 use crate::{Target, texts};
 use holdfast_content::{Block, BlockKind};
@@ -38,7 +38,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "span", samples: || texts(&["30d", "12h"]), run: span },
 ];
 
-/// The bytes in a golden file of the releases' own tests.
+/// The bytes of a golden file of the releases' own tests.
 fn golden(text: &str) -> Vec<Vec<u8>> {
     let digits =
         text.lines().filter_map(|line| line.strip_prefix("file ")).flat_map(|line| line.trim().bytes());

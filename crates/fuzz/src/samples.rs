@@ -1,4 +1,4 @@
-//! One message, or more, of each kind of each channel's grammar, encoded: what fuzzing begins with.
+//! At least one encoded message of each kind of each channel's grammar, with which fuzzing begins.
 
 use holdfast_access::{Access, Acl, CredentialId, Name, Principal, ProcessName, Proof, Scope, Step};
 use holdfast_crypto::Digest;
@@ -22,7 +22,7 @@ fn reference(block: u64) -> Reference {
     Reference { page, generation: 1, block: BlockId { disk: 0, number: block } }
 }
 
-/// To the monitor, about a block.
+/// Requests to the monitor, about a block.
 pub fn ask_monitor(block: u64) -> Vec<Vec<u8>> {
     let id = BlockId { disk: 0, number: block };
     let (region, page) = (RegionId(3), PageId { region: RegionId(3), index: 2 });
@@ -63,7 +63,7 @@ pub fn ask_monitor(block: u64) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// From the monitor.
+/// Replies of the monitor.
 #[allow(dead_code, reason = "the enemy never answers for the monitor")]
 pub fn monitor_says(block: u64) -> Vec<Vec<u8>> {
     let id = BlockId { disk: 0, number: block };
@@ -88,7 +88,7 @@ pub fn monitor_says(block: u64) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// To PolicyMgr.
+/// Requests to PolicyMgr.
 pub fn ask_policy(block: u64) -> Vec<Vec<u8>> {
     let (disk, blocks) = (0, Blocks { first: block, count: 2 });
     [
@@ -112,7 +112,7 @@ pub fn ask_policy(block: u64) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// From PolicyMgr.
+/// Replies of PolicyMgr.
 #[allow(dead_code, reason = "the enemy never answers for PolicyMgr")]
 pub fn policy_says(block: u64) -> Vec<Vec<u8>> {
     let blocks = Blocks { first: block, count: 2 };
@@ -129,7 +129,7 @@ pub fn policy_says(block: u64) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// To CacheMgr.
+/// Requests to CacheMgr.
 pub fn ask_cache(block: u64) -> Vec<Vec<u8>> {
     [
         CacheRequest::Want { disk: 0, blocks: vec![block; 3], fill: true, ahead: vec![block + 3] },
@@ -142,7 +142,7 @@ pub fn ask_cache(block: u64) -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// From CacheMgr.
+/// Replies of CacheMgr.
 pub fn cache_says(block: u64) -> Vec<Vec<u8>> {
     [CacheReply::Done, CacheReply::References(vec![reference(block); 2]), CacheReply::References(vec![])]
         .iter()
@@ -150,7 +150,7 @@ pub fn cache_says(block: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// To a DiskDriver.
+/// Requests to a DiskDriver.
 pub fn ask_driver(block: u64) -> Vec<Vec<u8>> {
     let page = PageId { region: RegionId(3), index: 2 };
     [Direction::Fill, Direction::Drain]
@@ -160,12 +160,12 @@ pub fn ask_driver(block: u64) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// From a DiskDriver.
+/// Replies of a DiskDriver.
 pub fn driver_says() -> Vec<Vec<u8>> {
     vec![encode(&DriverReply { moved: 1 })]
 }
 
-/// To an FSDriver.
+/// Requests to an FSDriver.
 pub fn ask_files() -> Vec<Vec<u8>> {
     let (now, name) = ((1, 2), "made by an enemy".to_owned());
     let other = "SECRET".to_owned();
@@ -200,7 +200,7 @@ pub fn ask_files() -> Vec<Vec<u8>> {
     .collect()
 }
 
-/// From an FSDriver, about blocks of somebody.
+/// Replies of an FSDriver, about somebody's blocks.
 pub fn files_say(block: u64) -> Vec<Vec<u8>> {
     let file = File { id: 2, is_directory: false, size: u64::MAX, times: [(1, 2); 3], is_read_only: false };
     let blocks = Blocks { first: block, count: 2 };

@@ -1,4 +1,5 @@
-//! The shared file system: what peers say, what servers and others' disks hold, what people hand each other.
+//! The shared file system: messages of peers, what servers and the disks of others have, and files that people hand
+//! each other.
 
 use crate::{Target, encode, message, text, texts};
 use holdfast_client::evidence::{self, EvidenceFile};
@@ -39,7 +40,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "address", samples: addresses, run: text::<holdfast_rpc::Address> },
 ];
 
-/// A new file system: what was asked, and what the server answered.
+/// A new file system: the request that creates it, and the server's answer.
 fn founded() -> (Request, Vec<Response>) {
     let blocks = Rc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
     let (_, _, request) = found(&blocks, 3);
@@ -107,7 +108,7 @@ fn responses() -> Vec<Vec<u8>> {
     founded().1.iter().chain(&others).map(encode).collect()
 }
 
-/// What clients that meet say.
+/// Messages between clients that meet.
 fn words() -> Vec<Vec<u8>> {
     let (request, answers) = founded();
     let (Request::CreateFileSystem { structure, .. } | Request::Fast { structure, .. }) = request else {
@@ -161,7 +162,7 @@ fn blocks() -> Vec<Vec<u8>> {
     reading::samples().iter().filter_map(bytes).filter(|bytes: &Vec<u8>| bytes.len() < 8 << 10).collect()
 }
 
-/// Whatever is in it, its author has signed for it: it is authentic.
+/// The block is authentic: its author has signed for whatever it contains.
 fn block(bytes: &[u8]) -> bool {
     let Some(([kind, count], rest)) = bytes.split_first_chunk() else { return false };
     let Some(kind) = reading::KINDS.get(usize::from(*kind)) else { return false };

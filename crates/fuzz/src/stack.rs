@@ -72,7 +72,7 @@ fn credentials() -> Vec<Vec<u8>> {
 }
 
 fn proofs() -> Vec<Vec<u8>> {
-    // The last of the questions to the monitor carries one of every step, behind a byte that says so.
+    // The last of the requests to the monitor carries one of every step, behind a byte that says so.
     samples::ask_monitor(BLOCK).pop().map(|message| message[1..].to_vec()).into_iter().collect()
 }
 
@@ -87,7 +87,7 @@ fn revocations() -> Vec<Vec<u8>> {
 
 fn check_revocations(bytes: &[u8]) -> bool {
     let Ok(revocations) = Revocations::decode(bytes) else { return false };
-    // Of others than keys nothing lasts, so they may be missing; what is there is read back as it was.
+    // Only keys' statements last, so others may be missing; what is there must be read back as it was.
     let lasting = revocations.encode();
     assert!(Revocations::decode(&lasting).is_ok_and(|again| again.encode() == lasting));
     true
@@ -120,7 +120,7 @@ fn acls() -> Vec<Vec<u8>> {
     vec![acl.to_string().into_bytes(), Acl::nobody().to_string().into_bytes()]
 }
 
-/// A disk whose table has three blocks before what is in `tables`.
+/// A disk whose table has three blocks before those in `tables`.
 fn disk() -> Disk {
     Disk { number: 0, identity: [7; 16], blocks: 1000, table_first: 1000, table_blocks: 8 }
 }

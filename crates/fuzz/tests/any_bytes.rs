@@ -1,11 +1,11 @@
-//! Bytes of no grammar, and of nearly each: whatever decodes bytes of somebody who is not trusted.
+//! Malformed and nearly well-formed bytes for everything that decodes bytes from somebody who is not trusted.
 
 use holdfast_fuzz::mutate::{Random, mutated};
 use holdfast_fuzz::{grammars, target, targets};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Remembers the largest piece of memory that this thread asked for.
+/// An allocator that notes the largest piece of memory that this thread asked for.
 struct Watched;
 
 thread_local! {
@@ -30,11 +30,11 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static MEMORY: Watched = Watched;
 
-/// Most bytes at once for reading what has 64 KiB at most.
+/// The most bytes that reading an input of at most 64 KiB may ask for at once.
 const PIECE_MAX: usize = 1 << 20;
 const ROUNDS: usize = 4000;
 
-/// Proves: what fuzzing begins with is meant as it is.
+/// Proves: each target accepts its own samples.
 #[test]
 fn samples_are_values() {
     let wrong = |target: &&holdfast_fuzz::Target| {
@@ -45,8 +45,7 @@ fn samples_are_values() {
     assert!(wrong.is_empty(), "samples of {wrong:?} are no values");
 }
 
-/// Proves: of each channel's grammar there is a message of each kind to begin with, so that no kind is left out that was
-/// added later.
+/// Proves: there is a sample of each kind of each channel's grammar, so that no kind that was added later is left out.
 #[test]
 fn every_kind_of_message() {
     for grammar in grammars() {
@@ -58,8 +57,8 @@ fn every_kind_of_message() {
     }
 }
 
-/// Proves: whatever is made of each target's samples, and of what its corpus has, is a value or refused: without a panic,
-/// with one encoding, and in bounded memory.
+/// Proves: any change of a target's samples and corpus gives a value or is refused: without a panic, with one encoding,
+/// and in bounded memory.
 #[test]
 fn any_bytes() {
     for target in targets() {
@@ -76,7 +75,7 @@ fn any_bytes() {
             }
         }
         assert!(LARGEST.get() <= PIECE_MAX, "{} took {} bytes at once", target.name, LARGEST.get());
-        // Any bytes may be what an author wrote into a block.
+        // An author can write any bytes into a block.
         assert!(
             values > 0 && (refused > 0 || target.name == "block"),
             "{}: {values} values, {refused} refused",
@@ -85,8 +84,8 @@ fn any_bytes() {
     }
 }
 
-/// Proves: each byte of a stored policy table that is changed is noticed, or means nothing: a table that opens says what
-/// it said.
+/// Proves: each changed byte of a stored policy table is noticed, or has no meaning: a table that opens says what it
+/// said.
 #[test]
 fn each_byte_of_a_table() {
     let target = target("policy-table").expect("a target");
@@ -102,7 +101,7 @@ fn each_byte_of_a_table() {
     }
 }
 
-/// What fuzzing writes down and reads again.
+/// The corpora, which fuzzing writes and reads again.
 #[test]
 fn mutation_is_repeatable() {
     let samples = (target("ask-policy").expect("a target").samples)();

@@ -1,4 +1,5 @@
-//! What a hostile mirror (or thief of keys, or wrong clock) may try with signed files, and the verdict on each.
+//! What an attacker (a hostile mirror, a thief of keys, a wrong clock) may try with signed files, and the verdict on
+//! each.
 
 use crate::publisher;
 
@@ -11,12 +12,12 @@ use holdfast_release::revocation::{self, RevocationError};
 use holdfast_release::signing::{Signable, SignatureError, Signed};
 use publisher::*;
 
-/// What a client knows that has accepted release 5 a day after it was signed.
+/// What a client remembers that accepted release 5 a day after it was signed.
 fn seen() -> HighestRecord {
     judge(&chain(), &published(&chain(), 5), None, at(5) + DAY_S).expect("it counts").seen
 }
 
-/// When record `sequence` is signed.
+/// The time at which record `sequence` is signed.
 fn at(sequence: u64) -> u64 {
     START_S + (sequence - 1) * DAY_S
 }
@@ -27,12 +28,12 @@ fn judge(
     seen: Option<&HighestRecord>,
     now_s: u64,
 ) -> Result<Accepted, Refusal> {
-    // Through bytes, as from a mirror.
+    // Encoded and decoded, as from a mirror.
     let file: RootFile = form::read(&form::write(file)).expect("it is well formed");
     accept(chain, &file, seen, now_s, ExpiredPolicy::Refuse)
 }
 
-/// One row: what is shown to a client, and what must come of it.
+/// One row: what is shown to a client, and the refusal that must follow.
 struct Attack {
     name: &'static str,
     chain: KeyChain,
@@ -44,7 +45,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// Nothing wrong yet: release 5 a day after it was signed, to a client that knows it.
+    /// The starting point, which is accepted: release 5 a day after it was signed, shown to a client that knows it.
     fn new(name: &'static str, verdict: fn(&Refusal) -> bool) -> Attack {
         let chain = chain();
         Attack {
@@ -228,13 +229,13 @@ fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// For rows whose changes capture nothing.
+/// For rows whose closures capture nothing.
 fn chain_of_tests() -> KeyChain {
     chain()
 }
 
 impl Attack {
-    /// Something else was seen that was signed at this time.
+    /// The client has seen another record, signed at this time.
     fn with_latest(mut self, latest_s: u64) -> Attack {
         if let Some(seen) = &mut self.seen {
             seen.latest_s = latest_s;
@@ -277,8 +278,7 @@ fn file_signed_by_all(chain: &KeyChain) -> RootFile {
     file(signed(record(chain, 5), &[1, 2, 3]))
 }
 
-/// One key cannot sign twice: two signatures under one key are not the encoding of anything, and two good ones of
-/// one key would not be counted as two.
+/// One key cannot sign twice: two signatures by one key have no valid encoding, and two good ones would count once.
 #[test]
 fn a_doubled_signature_is_refused() {
     let once = file(signed(record(&chain(), 5), &[2]));
@@ -294,7 +294,7 @@ fn a_doubled_signature_is_refused() {
     assert_eq!(refused.what, "signed record of a release");
 }
 
-/// An expired record is accepted only when that was asked for, and loudly.
+/// An expired record is accepted only on request, and with a warning.
 #[test]
 fn stale_is_allowed_loudly() {
     let file = published(&chain(), 5);
@@ -306,7 +306,7 @@ fn stale_is_allowed_loudly() {
     assert!(accept(&chain(), &file, None, last_s, ExpiredPolicy::Refuse).is_ok(), "the last second counts");
 }
 
-/// From half of its life on people are warned; a renewal starts a new life.
+/// From half of a record's term on, readers are warned; a renewal starts a new term.
 #[test]
 fn half_life_warns() {
     let file = published(&chain(), 5);
@@ -320,8 +320,8 @@ fn half_life_warns() {
     assert_eq!((accepted.valid_until_s, accepted.warnings), (late_s + 7 * DAY_S, vec![]));
 }
 
-/// A mirror that shows an older renewal than was seen takes nothing away and adds nothing: the record counts for as
-/// long as is known, and no longer; and people are told.
+/// A mirror that shows an older renewal than was seen changes nothing: the record counts for as long as the client
+/// knows, and no longer, and the user is told.
 #[test]
 fn an_older_renewal_changes_nothing() {
     let file = published(&chain(), 5);
@@ -336,8 +336,8 @@ fn an_older_renewal_changes_nothing() {
     assert!(matches!(judge(&chain(), &file, Some(&known), until_s + 1), Err(Refusal::Expired { .. })));
 }
 
-/// A clock that is behind what was seen is named; the time that was seen is used. A clock that is behind within the
-/// tolerance is nothing to speak of.
+/// A clock that is behind the newest time that was seen is reported, and that time is used. A clock that is behind
+/// within the tolerance is not reported.
 #[test]
 fn a_clock_behind_what_was_seen_is_named() {
     let seen = seen();
@@ -351,7 +351,7 @@ fn a_clock_behind_what_was_seen_is_named() {
     assert_eq!(near.warnings, []);
 }
 
-/// Key sets: what may follow what.
+/// Key sets: which may follow which.
 #[test]
 fn key_sets_follow_one_by_one() {
     let id = chain().id();
@@ -377,7 +377,7 @@ fn key_sets_follow_one_by_one() {
         }
         other => panic!("{other:?}"),
     };
-    // Keys 2 and 3 are in both sets: each other key counts for one of them.
+    // Keys 2 and 3 are in both sets; of the others, each counts for one set.
     lacks(signed(second.clone(), &[1, 2]), "key set 2");
     lacks(signed(second.clone(), &[2, 4]), "key set 1");
     lacks(signed(second.clone(), &[]), "key set 1");
@@ -394,7 +394,7 @@ fn key_sets_follow_one_by_one() {
     assert_eq!(refused(signed(to_certificates, &[2, 3])), KeysError::Purpose { number: 2 });
 }
 
-/// A first key set that is not that of the id, or not signed by enough of its own keys.
+/// A first key set that does not match the id, or is not signed by enough of its own keys, is refused.
 #[test]
 fn the_first_key_set_is_the_ids() {
     let mut other = first_set();
@@ -411,8 +411,8 @@ fn the_first_key_set_is_the_ids() {
     assert!(KeyChain::begin(by_second, second).is_err(), "an id is the digest of a first set only");
 }
 
-/// A forked succession, both branches signed: the one seen first stands, the other is refused and named, whether it
-/// is met at the fork or one set later.
+/// A forked succession, with both branches signed: the one that was seen first stays, the other is refused and
+/// reported, at the fork or one set later.
 #[test]
 fn a_forked_succession_is_named() {
     let other = signed(next_set(&first_set(), &[2, 3, 5], 2), &[1, 2, 3]);
@@ -429,12 +429,12 @@ fn a_forked_succession_is_named() {
     other_chain.extend(other.clone()).expect("by itself it is good");
     assert_eq!(chain.merge(&other_chain), Err(fork));
 
-    // Without signatures it proves nothing, and is not called a fork.
+    // Without signatures it proves nothing, and is not reported as a fork.
     let invented = Signed { signatures: Default::default(), ..other };
     assert!(matches!(chain.extend(invented), Err(KeysError::Signatures { .. })));
 }
 
-/// A rotation of another release with the same people is none of this one.
+/// A rotation of another release with the same signers is refused.
 #[test]
 fn a_rotation_of_another_release_is_refused() {
     let mut other = first_set();
@@ -443,7 +443,7 @@ fn a_rotation_of_another_release_is_refused() {
     assert!(matches!(chain().extend(foreign), Err(KeysError::WrongId { .. })));
 }
 
-/// A certificate is honoured if enough of any one key set have signed, the old ones included.
+/// A revocation certificate counts if enough keys of any one key set have signed, the old ones included.
 #[test]
 fn revocation_by_any_key_set() {
     for signers in [[1, 2], [2, 3], [3, 4]] {
@@ -453,8 +453,8 @@ fn revocation_by_any_key_set() {
     }
 }
 
-/// False certificates are not honoured: one signer each of two sets, none, strangers, another release's, another
-/// release's keys, the renewer.
+/// False certificates do not count: signed by one signer of each of two sets, by nobody, strangers, another release's
+/// keys, or the renewer, or about another release.
 #[test]
 fn false_revocations_are_not_honoured() {
     let id = chain().id();

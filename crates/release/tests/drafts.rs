@@ -1,5 +1,5 @@
-//! Signing by people on several machines: nothing counts before enough have signed, and nothing passes that clients
-//! would not believe.
+//! Signing by several people on several machines: nothing is in force before enough have signed, and what clients would
+//! refuse is never installed.
 
 use crate::publisher;
 
@@ -18,19 +18,19 @@ fn empty() -> Draft {
     Draft { sets: chain().sets().to_vec(), keys: None, root: None, statement: None }
 }
 
-/// A rotation to set 2 with the record signed anew under it.
+/// A rotation to key set 2, with the record signed again under it.
 fn rotation() -> Draft {
     let keys = Signed::unsigned(second_set().value);
     let root = file(Signed::unsigned(record(&rotated(), 2)));
     Draft { keys: Some(keys), root: Some(root), ..empty() }
 }
 
-/// As the next machine gets it.
+/// The draft as the next machine reads it.
 fn sent(draft: &Draft) -> Draft {
     form::read(&form::write(draft)).expect("a draft")
 }
 
-/// The first key set of a release, signed on two machines, one after the other.
+/// The first key set of a release is signed on two machines, one after the other.
 #[test]
 fn a_beginning() {
     let mut draft = Draft { sets: vec![], keys: Some(Signed::unsigned(first_set())), ..empty() };
@@ -46,7 +46,7 @@ fn a_beginning() {
     assert_eq!((finished.chain.id(), finished.keys_are_new), (chain().id(), true));
 }
 
-/// A rotation: each signs what they may, copies are merged, and clients believe what comes out.
+/// A rotation: each signs what they may, the copies are merged, and clients accept the result.
 #[test]
 fn a_rotation_on_three_machines() {
     let draft = rotation();
@@ -89,7 +89,7 @@ fn a_renewal_and_a_revocation() {
     revocation::verify(chain().id(), &form::write(&certificate)).expect("clients honour it");
 }
 
-/// Strangers cannot sign; a draft with a false or a stranger's signature, or with parts that do not fit, is refused
+/// Strangers cannot sign. A draft with a false or a stranger's signature, or with parts that do not fit, is refused
 /// before anybody adds theirs.
 #[test]
 fn what_a_draft_does_not_take() {
@@ -159,7 +159,8 @@ fn what_a_draft_does_not_take() {
     assert_eq!(ours, rotation());
 }
 
-/// A directory takes what is finished, in an order in which it is always whole, and nothing older than it has.
+/// A directory accepts what is finished, in an order in which it is whole at each moment, and nothing older than it
+/// has.
 #[test]
 fn a_directory_only_goes_forward() {
     let folder = tempfile::Builder::new().prefix("holdfast-release.").tempdir().unwrap();
@@ -192,7 +193,7 @@ fn a_directory_only_goes_forward() {
         let root = holdfast_release::record::RootFile { freshness: Some(freshness), ..published.clone() };
         Draft { root: Some(root), ..empty() }
     };
-    // A renewal does not have to wait for somebody who publishes, which takes long.
+    // A renewal does not wait for a publisher at work, who takes long.
     let publishing = holdfast_release::publish::compose::lock(&folder.path().join("release")).unwrap();
     install(&renewal(START_S + 29 * DAY_S), &[RENEWER]).unwrap();
     drop(publishing);
@@ -220,8 +221,8 @@ fn a_directory_only_goes_forward() {
     assert_eq!(directory.revoked(chain.id()).unwrap().unwrap().reason, "the keys were stolen");
 }
 
-/// A timer renews while somebody publishes: whatever the order, the newest record stays, and the directory is whole
-/// at every moment.
+/// A timer renews while somebody publishes: in whatever order, the newest record stays, and the directory is whole at
+/// every moment.
 #[test]
 fn renewing_while_publishing() {
     let folder = tempfile::Builder::new().prefix("holdfast-release.").tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Pins the form of all signed files: those made today have the bytes in `tests/golden`, and the examples of
-//! `docs/internals/release-format.md` are the same. After a deliberate change of format (which needs a new format number),
-//! `GOLDEN=write scripts/test only release::golden_records::` writes the files anew.
+//! Pins the format of all signed files: those made today have the bytes in `tests/golden`, and the examples of
+//! `docs/internals/release-format.md` are the same. After a deliberate change of format (which needs a new format
+//! number), `GOLDEN=write scripts/test only release::golden_records::` writes the files anew.
 
 use crate::publisher;
 
@@ -107,7 +107,7 @@ fn drafts() {
     golden("draft", "", &draft);
 }
 
-/// What is signed is the format and the value: a signature over anything else is none.
+/// A signature is over the format and the value: a signature over anything else is refused.
 #[test]
 fn what_is_signed() {
     let record = record(&chain(), 1);

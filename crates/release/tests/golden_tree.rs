@@ -1,4 +1,5 @@
-//! The bytes that a small tree becomes: if they change, releases made by other versions are no longer the same.
+//! The bytes that a small tree becomes. If they change, other versions no longer make the same release of the same
+//! tree.
 
 use holdfast_crypto::{DigestKey, Domain};
 use holdfast_release::index::Index;
@@ -14,7 +15,7 @@ fn at_noon(path: &Path) {
     File::open(path).unwrap().set_modified(noon).unwrap();
 }
 
-/// Proves: the tree of `docs/internals/release-format.md` has the digests that stand there: of its root, its pack, its index.
+/// Proves: the tree of `docs/internals/release-format.md` has the digests of root, pack and index that stand there.
 #[test]
 fn a_small_tree() {
     let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! A mirror that has the record and not the content: what a reader pays for it, and that it is found out when it is mended.
+//! A mirror that has the record and not the content: what it costs a reader, and that its repair is noticed.
 
 use crate::publisher;
 
@@ -38,7 +38,7 @@ fn published() -> TempDir {
     target
 }
 
-/// Waits as long as it takes, but for those who have to be given up.
+/// Waits for as long as it takes, except for misdeeds that can end in no other way than a time-out.
 fn patience(misdeed: Misdeed) -> Patience {
     let (answer, bytes_per_s_min) = match misdeed {
         Misdeed::Silent | Misdeed::DripsHead | Misdeed::DripsBody => (Duration::from_secs(3), 20_000),
@@ -59,11 +59,11 @@ fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
         cache: None,
         memory_bytes: 64 << 10,
     };
-    // On a busy machine an honest mirror may be given up, too.
+    // On a busy machine an honest mirror may time out, too.
     eventually_some("opened", || Release::open(options(), mirrors.iter().map(http).collect()).ok())
 }
 
-/// Every file, looked up but not read.
+/// Every file of the tree, looked up but not read.
 fn nodes(tree: &Tree) -> Vec<Node> {
     let find = |number: u64| match tree.resolve(number.to_string().as_bytes(), false) {
         Ok(PathLookup::Node(node)) => Some(node),
@@ -72,7 +72,7 @@ fn nodes(tree: &Tree) -> Vec<Node> {
     eventually_some("they are all there", || (0..FILES).map(find).collect())
 }
 
-/// How many files cannot be read. Those that can are as they were published.
+/// The number of files that cannot be read. All others must be as they were published.
 fn walk(tree: &Tree, nodes: &[Node]) -> usize {
     let is_refused = |(number, node): (usize, &Node)| match tree.read(node, 0, FILE_BYTES) {
         Ok(bytes) => {
@@ -84,12 +84,13 @@ fn walk(tree: &Tree, nodes: &[Node]) -> usize {
     nodes.iter().enumerate().filter(|one| is_refused(*one)).count()
 }
 
-/// Proves: whatever a mirror does with packs, a walk through all files costs a few requests for each where it answers, and
-/// a few altogether where it does not; that it has a good record changes nothing; and all is read once it is mended.
+/// Proves: whatever a mirror does with packs, reading all files costs a few requests for each where it answers, and a
+/// few altogether where it does not. That its record is good changes nothing. Once it is repaired, everything can be
+/// read.
 #[test]
 fn the_only_mirror() {
     let folder = published();
-    // The honest one stands for a release that is read without trouble.
+    // With an honest mirror a release is read without trouble.
     let misdeeds = Misdeed::ALL.into_iter().filter(|misdeed| {
         !matches!(misdeed, Misdeed::RedirectsWithin | Misdeed::IgnoresRanges | Misdeed::UnaskedRange)
     });
@@ -110,7 +111,7 @@ fn the_only_mirror() {
                     assert_eq!(refused, 0);
                     return;
                 }
-                // Some spare the beginnings of what they send.
+                // Some misdeeds leave the beginnings of files right.
                 assert!(refused > 0, "{misdeed:?}");
                 release.refresh().expect("its record is good");
                 walk(&tree, &nodes);

@@ -1,4 +1,4 @@
-//! Hints name what the look-up of a path needs: all of it, and hardly anything else.
+//! Hints name the blocks that looking up a path needs: all of them, and hardly any others.
 
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError};
 use holdfast_crypto::DigestKey;
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// Blocks, and which were fetched.
+/// Blocks in memory, and a record of those that were fetched.
 struct Recorder {
     inner: FolderBlocks,
     fetched: Mutex<BTreeSet<Key>>,
@@ -58,8 +58,8 @@ fn blocks_of(bytes: &[u8], path: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// Proves: for names that are there and names that are not, in small directories and in large ones, also where names
-/// begin alike for longer than hints keep of them, all that a look-up fetches is hinted at.
+/// Proves: for names that exist and names that do not, in small directories and in large ones, also where names begin
+/// alike for longer than hints have of them, hints name all blocks that a look-up fetches.
 #[test]
 fn all_that_is_needed() {
     let source = tempfile::tempdir().expect("a directory");
@@ -137,7 +137,7 @@ fn all_that_is_needed() {
     assert!(made.len() < 300 * 25 + 60 * 40 + 600 * 40, "{} bytes", made.len());
 }
 
-/// Proves: damaged hints lead to other blocks or to none; never to a panic or a node that is not there.
+/// Proves: damaged hints lead to other blocks or to none, never to a panic or to a node that does not exist.
 #[test]
 fn damaged_hints() {
     let source = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! What hostile mirrors can do: nothing, if there is another mirror; and alone, no more than be of no use, which is
-//! said in words, soon, and without memory.
+//! What hostile mirrors can achieve: nothing, if there is another mirror. A hostile mirror alone is useless, which is
+//! reported in words and in time, within bounded memory.
 
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_release::layout;
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 const PART: Range<u64> = 1000..50_000;
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Waits as long as it takes.
+/// Waits for as long as it takes.
 const PATIENT: Patience =
     Patience { connect: PATIENCE, answer: PATIENCE, bytes_per_s_min: 1, total: PATIENCE };
 
-/// Waits long for nobody who has to be given up.
+/// A short patience for misdeeds that can only end by a time-out, and a long one for all others.
 fn patience(misdeed: Misdeed) -> Patience {
     match misdeed {
         Misdeed::Silent | Misdeed::DripsHead | Misdeed::DripsBody => {
@@ -40,7 +40,7 @@ struct Release {
     digest: Digest,
 }
 
-/// A mirror, and what it does.
+/// A running mirror and its misdeed.
 struct Started {
     mirror: HostileMirror,
     misdeed: Misdeed,
@@ -75,7 +75,7 @@ impl Release {
         Started { mirror: HostileMirror::start(self.files.clone(), misdeed), misdeed }
     }
 
-    /// The pack, or a part of it, checked as a client would.
+    /// The pack, or a part of it, checked as by a client.
     fn get(&self, mirrors: &Mirrors, part: Option<Range<u64>>) -> Result<Vec<u8>, Unavailable> {
         let wanted = match &part {
             None => self.digest,
@@ -96,21 +96,21 @@ fn mirrors(of: &[&Started]) -> Mirrors {
     Mirrors::new(of.iter().map(http).collect()).waiting_at_most(Duration::ZERO)
 }
 
-/// What comes of one mirror, alone; with words that its error must have.
+/// The outcome of asking one mirror alone, with words that its error must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// What was asked for.
+    /// The bytes that were asked for.
     Given,
     Missing,
     Wrong(&'static str),
     Unreachable(&'static str),
-    /// Something false, as only the digest tells.
+    /// False bytes, as their digest shows.
     Bad,
 }
 
 use Verdict::{Bad, Given, Missing, Unreachable, Wrong};
 
-/// What each misdeed comes to for a whole file and for a part.
+/// The verdicts on each misdeed: for a whole file, and for a part.
 fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
     match misdeed {
         Misdeed::Honest => (Given, Given),
@@ -148,6 +148,25 @@ fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
     }
 }
 
+/// Tests every misdeed, each on a thread of its own, as many end by a time-out.
+fn for_each_misdeed(test: impl Fn(Misdeed) + Sync) {
+    std::thread::scope(|scope| {
+        for misdeed in Misdeed::ALL {
+            let test = &test;
+            scope.spawn(move || test(misdeed));
+        }
+    });
+}
+
+/// Tests every misdeed with a request for the whole file and one for a part, and the verdict on each.
+fn for_each_request(test: impl Fn(Misdeed, Option<Range<u64>>, Verdict) + Sync) {
+    for_each_misdeed(|misdeed| {
+        let (of_whole, of_part) = verdicts(misdeed);
+        test(misdeed, None, of_whole);
+        test(misdeed, Some(PART), of_part);
+    });
+}
+
 fn judged(answer: &Result<Vec<u8>, Unavailable>) -> (Verdict, String) {
     let error = match answer {
         Ok(_) => return (Given, String::new()),
@@ -164,85 +183,67 @@ fn judged(answer: &Result<Vec<u8>, Unavailable>) -> (Verdict, String) {
     (verdict, error.to_string())
 }
 
-/// Each misdeed, by a single mirror: the verdict of the table, in words that name mirror and file, soon, and without
-/// taking more from the mirror than was asked for (but for what the system's buffers hold).
+/// Each misdeed, by a single mirror, has its verdict from the table, with an error that names mirror and file, in time,
+/// and without receiving more than was asked for (except what the system's buffers hold).
 #[test]
 fn alone() {
     let release = release(100_000);
-    std::thread::scope(|scope| {
-        for misdeed in Misdeed::ALL {
-            let release = &release;
-            scope.spawn(move || {
-                let expected = verdicts(misdeed);
-                for (part, expected) in [(None, expected.0), (Some(PART), expected.1)] {
-                    let mirror = release.start(misdeed);
-                    let start = Instant::now();
-                    let answer = release.get(&mirrors(&[&mirror]), part.clone());
-                    let took = start.elapsed();
-                    let (verdict, words) = judged(&answer);
-                    let (fits, needed) = match expected {
-                        Wrong(needed) => (verdict == Wrong(""), needed),
-                        Unreachable(needed) => (verdict == Unreachable(""), needed),
-                        expected => (verdict == expected, ""),
-                    };
-                    // On a busy machine time is up before the body begins.
-                    let is_late = misdeed == Misdeed::DripsBody && words.contains("in time");
-                    let is_expected = fits && (is_late || words.contains(needed));
-                    assert!(is_expected, "{misdeed:?} {part:?}: {verdict:?}: {words}");
-                    if verdict != Given {
-                        assert!(words.contains(&mirror.url()) && words.contains(&release.pack), "{words}");
-                    }
-                    assert!(took < PATIENCE, "{misdeed:?} {part:?} took {took:?}");
-                    assert!(mirror.sent() < BYTES_MAX + (16 << 20), "{misdeed:?}: {} bytes", mirror.sent());
-                }
-            });
+    for_each_request(|misdeed, part, expected| {
+        let mirror = release.start(misdeed);
+        let start = Instant::now();
+        let answer = release.get(&mirrors(&[&mirror]), part.clone());
+        let took = start.elapsed();
+        let (verdict, words) = judged(&answer);
+        let (fits, needed) = match expected {
+            Wrong(needed) => (verdict == Wrong(""), needed),
+            Unreachable(needed) => (verdict == Unreachable(""), needed),
+            expected => (verdict == expected, ""),
+        };
+        // On a busy machine the time is up before the body begins.
+        let is_late = misdeed == Misdeed::DripsBody && words.contains("in time");
+        let is_expected = fits && (is_late || words.contains(needed));
+        assert!(is_expected, "{misdeed:?} {part:?}: {verdict:?}: {words}");
+        if verdict != Given {
+            assert!(words.contains(&mirror.url()) && words.contains(&release.pack), "{words}");
         }
+        assert!(took < PATIENCE, "{misdeed:?} {part:?} took {took:?}");
+        assert!(mirror.sent() < BYTES_MAX + (16 << 20), "{misdeed:?}: {} bytes", mirror.sent());
     });
 }
 
-/// Each misdeed, by the first of two mirrors: everything is had from the other, and the bad one is named and put back,
-/// or dropped if what it sent was false; one that is dropped is not asked again.
+/// Each misdeed, by the first of two mirrors: everything is fetched from the other. The bad one is named and paused, or
+/// dropped if what it sent was false; a dropped mirror is not asked again.
 #[test]
 fn one_of_two() {
     let release = release(100_000);
-    std::thread::scope(|scope| {
-        for misdeed in Misdeed::ALL {
-            let release = &release;
-            scope.spawn(move || {
-                let expected = verdicts(misdeed);
-                for (part, expected) in [(None, expected.0), (Some(PART), expected.1)] {
-                    let (bad, good) = (release.start(misdeed), release.start(Misdeed::Honest));
-                    let mirrors = mirrors(&[&bad, &good]);
-                    release
-                        .get(&mirrors, part.clone())
-                        .unwrap_or_else(|error| panic!("{misdeed:?}: {error}"));
-                    let state = match expected {
-                        Given => MirrorState::Good,
-                        Bad => MirrorState::Dropped,
-                        Missing | Wrong(_) | Unreachable(_) => MirrorState::Paused,
-                    };
-                    let [status, other] = &mirrors.statuses()[..] else { panic!("two mirrors") };
-                    // A pause may be over before we look.
-                    let over = state == MirrorState::Paused && status.state == MirrorState::Good;
-                    assert!(status.state == state || over, "{misdeed:?} {part:?}: {status:?}");
-                    assert_eq!(status.mirror, bad.url());
-                    assert_eq!(other.state, MirrorState::Good);
-                    if expected != Given {
-                        assert!(status.failures > 0 && status.why.is_some(), "{status:?}");
-                        assert_eq!(other.answers, 1);
-                    }
-                    if expected == Bad {
-                        let asked = bad.requests();
-                        release.get(&mirrors, part).expect("the other has it");
-                        assert_eq!(bad.requests(), asked, "{misdeed:?}");
-                    }
-                }
-            });
+    for_each_request(|misdeed, part, expected| {
+        let (bad, good) = (release.start(misdeed), release.start(Misdeed::Honest));
+        let mirrors = mirrors(&[&bad, &good]);
+        release.get(&mirrors, part.clone()).unwrap_or_else(|error| panic!("{misdeed:?}: {error}"));
+        let state = match expected {
+            Given => MirrorState::Good,
+            Bad => MirrorState::Dropped,
+            Missing | Wrong(_) | Unreachable(_) => MirrorState::Paused,
+        };
+        let [status, other] = &mirrors.statuses()[..] else { panic!("two mirrors") };
+        // The pause may be over already.
+        let over = state == MirrorState::Paused && status.state == MirrorState::Good;
+        assert!(status.state == state || over, "{misdeed:?} {part:?}: {status:?}");
+        assert_eq!(status.mirror, bad.url());
+        assert_eq!(other.state, MirrorState::Good);
+        if expected != Given {
+            assert!(status.failures > 0 && status.why.is_some(), "{status:?}");
+            assert_eq!(other.answers, 1);
+        }
+        if expected == Bad {
+            let asked = bad.requests();
+            release.get(&mirrors, part).expect("the other has it");
+            assert_eq!(bad.requests(), asked, "{misdeed:?}");
         }
     });
 }
 
-/// A server that knows no ranges is put up with for small files only.
+/// A server without ranges is accepted for small files only.
 #[test]
 fn no_ranges_of_long_files() {
     let release = release(8 << 20);
@@ -250,11 +251,12 @@ fn no_ranges_of_long_files() {
     let error =
         release.get(&mirrors(&[&mirror]), Some((6 << 20)..(6 << 20) + 100)).expect_err("too long a way");
     assert!(error.to_string().contains("sends the whole file"), "{error}");
-    // What it is: a server where ranges do not work, and where the beginning of a file can be had.
+    // The mirror ignores ranges, so the beginning of a file can be read from it.
     release.get(&mirrors(&[&mirror]), Some(0..100)).expect("the beginning");
 }
 
-/// Ends of files, as [`Mirror::get`] has them, by an honest web server and in a directory.
+/// Parts at the end of a file and beyond, as [`Mirror::get`] defines them: from an honest web server and from a
+/// directory.
 #[test]
 fn parts() {
     let release = release(1000);
@@ -293,7 +295,7 @@ fn parts() {
     assert!(matches!(gone.get(layout::ROOT, None, 10), Err(MirrorError::Unreachable { .. })));
 }
 
-/// Requests that follow each other use one connection.
+/// Successive requests use one connection.
 #[test]
 fn connections_are_kept() {
     let release = release(300_000);
@@ -311,7 +313,7 @@ fn connections_are_kept() {
     assert_eq!((server.requests(), server.connections()), (40, 1));
 }
 
-/// A file that no mirror has is missing, and that is nobody's fault; if one has it, the others are incomplete.
+/// A file that no mirror has is missing, and no mirror is at fault; if one has it, the others are incomplete.
 #[test]
 fn missing_files() {
     let release = release(100_000);
@@ -326,7 +328,7 @@ fn missing_files() {
         both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, BadContent>).expect("the other has it");
     assert_eq!(from, full.url());
     assert_eq!(both.statuses()[0].failures, 1);
-    // With one that cannot be reached, it is not certain.
+    // If one mirror cannot be reached, it is unknown whether the file is missing.
     let dead: Arc<dyn Mirror> = parse(&format!("http://127.0.0.1:{}/", free_port())).expect("a mirror");
     let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
     let some = Mirrors::new(vec![dead, empty]).waiting_at_most(Duration::ZERO);
@@ -338,7 +340,8 @@ fn missing_files() {
     assert!(!error.missing() && error.to_string().contains("there is no mirror"), "{error}");
 }
 
-/// A mirror with an old record is no liar, only late: the caller sees all of them and takes the best.
+/// A mirror with an old record is late and does not lie: the caller gets the records of all mirrors, and takes the
+/// best.
 #[test]
 fn an_old_record() {
     let mut release = release(10);
@@ -352,41 +355,36 @@ fn an_old_record() {
     assert_eq!(roots[0].1.as_deref(), Ok(&b"an old record"[..]));
     assert!(matches!(roots[1].1, Err(MirrorError::Unreachable { .. })));
     assert_eq!(roots[2].1.as_deref(), Ok(&b"the record"[..]));
-    // Its pause may be over by now.
+    // The pause may be over already.
     let was_paused: Vec<bool> = mirrors.statuses().iter().map(|status| status.why.is_some()).collect();
     assert_eq!(was_paused, [false, true, false]);
 }
 
-/// Paths can be looked up by few mirrors. Of the others, whatever they say instead, nothing is had and nothing is lost.
+/// Few mirrors can look up paths. From the others, whatever they answer, nothing is taken and nothing is lost.
 #[test]
 fn looking_up_paths() {
     let release = release(1000);
-    std::thread::scope(|scope| {
-        for misdeed in Misdeed::ALL {
-            let release = &release;
-            scope.spawn(move || {
-                let mirror = release.start(misdeed);
-                let mirrors = mirrors(&[&mirror]);
-                let start = Instant::now();
-                if let Some(frames) = mirrors.paths(&[b"a/b", b"c"], 10_000) {
-                    // It does not look at what is asked.
-                    assert!(frames.len() <= 10_000, "{misdeed:?}");
-                }
-                assert!(start.elapsed() < PATIENCE, "{misdeed:?}");
-                assert!(mirror.sent() < 16 << 20, "{misdeed:?}: {} bytes", mirror.sent());
-                if misdeed == Misdeed::Honest {
-                    assert_eq!(mirrors.paths(&[b"a"], 10_000), None);
-                    assert_eq!(mirror.requests(), 1, "once is enough");
-                    release.get(&mirrors, None).expect("the file is had all the same");
-                }
-            });
+    for_each_misdeed(|misdeed| {
+        let mirror = release.start(misdeed);
+        let mirrors = mirrors(&[&mirror]);
+        let start = Instant::now();
+        if let Some(frames) = mirrors.paths(&[b"a/b", b"c"], 10_000) {
+            // The caller checks what the frames contain.
+            assert!(frames.len() <= 10_000, "{misdeed:?}");
+        }
+        assert!(start.elapsed() < PATIENCE, "{misdeed:?}");
+        assert!(mirror.sent() < 16 << 20, "{misdeed:?}: {} bytes", mirror.sent());
+        if misdeed == Misdeed::Honest {
+            assert_eq!(mirrors.paths(&[b"a"], 10_000), None);
+            assert_eq!(mirror.requests(), 1, "once is enough");
+            release.get(&mirrors, None).expect("the file is had all the same");
         }
     });
     let folder: Arc<dyn Mirror> = Arc::new(Directory::new(Path::new("/")));
     assert_eq!(Mirrors::new(vec![folder]).paths(&[b"a"], 10), None);
 }
 
-/// The faster mirror is asked, though it was named last.
+/// The faster mirror is asked, although it was named last.
 #[test]
 fn the_fastest_first() {
     struct Slow(Duration, &'static str);
@@ -412,7 +410,8 @@ fn the_fastest_first() {
     });
 }
 
-/// A mirror that does not fit what an unsigned index says is dropped if another does; if none does, the index is to blame.
+/// A mirror whose bytes do not fit what an unsigned index says is dropped if another mirror's do; if no mirror's do,
+/// the index is at fault.
 #[test]
 fn who_is_to_blame() {
     struct Has(u8, &'static str);
@@ -421,7 +420,7 @@ fn who_is_to_blame() {
             self.1
         }
         fn get(&self, _: &str, _: Option<Range<u64>>, _: u64) -> Result<Vec<u8>, MirrorError> {
-            // The second is asked last.
+            // The second mirror is slower, and asked last.
             std::thread::sleep(Duration::from_millis(u64::from(self.0 - 1) * 20));
             Ok(vec![self.0])
         }
@@ -470,8 +469,7 @@ fn all_dropped() {
     assert!(start.elapsed() >= Duration::from_millis(500), "after a pause");
 }
 
-/// Answers that are damaged at random, thousands of them: none makes a client panic, hang, or take more than it asked
-/// for.
+/// Thousands of randomly damaged answers: none makes a client panic, hang, or accept more than it asked for.
 #[test]
 fn damaged_answers() {
     let good: &[u8] =
@@ -493,12 +491,12 @@ fn damaged_answers() {
             for change in noise(round.into(), 1 + round as usize % 6).chunks(3) {
                 let random =
                     u32::from_le_bytes([change[0], *change.get(1).unwrap_or(&7), 0, 0]).wrapping_mul(round);
-                let place = random as usize % answer.len();
+                let at = random as usize % answer.len();
                 match random >> 8 & 3 {
-                    0 => answer[place] = (random >> 16) as u8,
-                    1 => drop(answer.remove(place)),
-                    2 => answer.truncate(place.max(1)),
-                    _ => answer.insert(place, b"\r\n0: 9"[random as usize >> 10 & 5]),
+                    0 => answer[at] = (random >> 16) as u8,
+                    1 => drop(answer.remove(at)),
+                    2 => answer.truncate(at.max(1)),
+                    _ => answer.insert(at, b"\r\n0: 9"[random as usize >> 10 & 5]),
                 }
             }
             let _ = stream.write_all(&answer);
@@ -520,7 +518,7 @@ fn damaged_answers() {
     server.join().expect("the server did not panic");
 }
 
-/// What names no mirror is refused in words.
+/// Texts that name no mirror are refused, and the error quotes them.
 #[test]
 fn addresses() {
     for good in

@@ -1,4 +1,4 @@
-//! Mirrors over HTTPS: whose certificate is vouched for by an authority of this machine is talked to, nobody else.
+//! Mirrors over HTTPS: a mirror is used only if an authority of this machine signed its certificate.
 //!
 //! The host's certificate in `fixtures` is for `localhost` and `127.0.0.1`, signed by `authority.pem`; both last until
 //! 2126 (`openssl req -x509`, `openssl x509 -req`).
@@ -19,7 +19,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Answers each request with a record, as long as anybody connects.
+/// Answers each request with a record, until the test ends.
 fn serve(host: &str) -> SocketAddr {
     let certificate = CertificateDer::from_pem_file(fixture("host.pem")).expect("a certificate");
     let key = PrivateKeyDer::from_pem_file(fixture("host.key")).expect("a key");
@@ -38,7 +38,7 @@ fn serve(host: &str) -> SocketAddr {
             let connection = ServerConnection::new(config.clone()).expect("a connection");
             let mut stream = StreamOwned::new(connection, stream.expect("accepted"));
             let mut request = [0; 2048];
-            // Those who do not like the certificate go away.
+            // Clients that refuse the certificate close the connection.
             while stream.read(&mut request).is_ok_and(|read| read > 0) {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nthe record");
             }
@@ -47,7 +47,7 @@ fn serve(host: &str) -> SocketAddr {
     address
 }
 
-/// What a process says to a mirror, that takes its authorities from a file.
+/// What a process answers that asks a mirror, with the authorities of a file.
 fn said_of(url: &str, authorities: &Path) -> String {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "https::authorities", "--nocapture"])
@@ -59,13 +59,13 @@ fn said_of(url: &str, authorities: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// In the process that is started for it, asks a mirror and prints what came; else starts it, with the right authority
-/// and with others.
+/// Started by itself as a child process, asks a mirror and prints the answer. Otherwise starts that child, with the
+/// right authority and with others.
 #[test]
 fn authorities() {
     if let Ok(url) = std::env::var(URL) {
         let mirror = parse(&url).expect("a mirror");
-        // Twice: the second time over the same connection.
+        // Twice, the second time over the same connection.
         for _ in 0..2 {
             match mirror.get("root", None, 100) {
                 Ok(bytes) => println!("given: {}", String::from_utf8_lossy(&bytes)),
@@ -90,7 +90,7 @@ fn authorities() {
     // Another name of the same host, which the certificate does not have.
     let said = said_of(&format!("https://{}/", serve("127.0.0.2")), &fixture("authority.pem"));
     assert!(said.contains("refused") && said.contains("certificate") && !said.contains("given"), "{said}");
-    // HTTPS is not spoken to those who speak plain HTTP.
+    // A server that speaks plain HTTP.
     let plain = parse(&format!("http://127.0.0.1:{port}/")).expect("a mirror");
     plain.get("root", None, 100).expect_err("not HTTP");
 }

@@ -1,5 +1,5 @@
-//! Images of releases: what they hold is told by EROFS's own tools, and by mounting them in the command's tests; here it
-//! is how they come to be, change, and are found to be altered.
+//! Images of releases: how they are made, updated and found to be altered. EROFS's own tools check their content here,
+//! and the command's tests mount them.
 
 use crate::publisher;
 use holdfast_testing::noise;
@@ -20,7 +20,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Blocks, of which only so many chunks can be had.
+/// Blocks in memory, of which only some chunks can be fetched.
 struct Failing {
     inner: FolderBlocks,
     chunks: AtomicI64,
@@ -60,7 +60,7 @@ impl Workspace {
         fs::write(path, content).expect("written");
     }
 
-    /// The tree as it is now, of which `chunks` chunks can be had.
+    /// The tree as it is now, of which so many chunks can be fetched.
     fn published(&self, chunks: i64) -> Tree {
         let rules = Rules::default();
         let target = tempfile::tempdir_in(self.folder.path()).expect("a folder").keep();
@@ -104,8 +104,8 @@ impl Workspace {
     }
 }
 
-/// Proves: the same tree makes the same image anywhere; a later release adds only what is new; what no image needs stays
-/// until it is to go, and then goes; equal files share an object; holes stay holes.
+/// Proves: the same tree makes the same image anywhere. A later release adds only what is new, what no image needs
+/// stays until it is pruned, equal files share an object, and holes stay holes.
 #[test]
 fn grows_by_what_is_new() {
     let workspace = Workspace::new();
@@ -130,7 +130,7 @@ fn grows_by_what_is_new() {
     let report = workspace.export(&second, false).expect("exported");
     assert_eq!((report.objects_added, report.objects_kept, report.objects_deleted), (2, 3, 0));
     assert_ne!(workspace.image(), image);
-    // Nothing of what is there is fetched again: no chunk can be had.
+    // No chunk can be fetched: nothing that is there is fetched again.
     let report = workspace.export(&workspace.published(0), true).expect("exported");
     assert_eq!((report.objects_added, report.objects_deleted, workspace.objects().len()), (0, 1, 4));
     assert_eq!(workspace.check(&workspace.published(0)).wrong, Vec::<String>::new());
@@ -148,8 +148,8 @@ fn grows_by_what_is_new() {
     assert_eq!(other.image(), image);
 }
 
-/// Proves: an export that ends anywhere leaves the image as it was, whole, and the next one completes it; also if what
-/// is known of objects was lost.
+/// Proves: an export that ends anywhere leaves the image as it was, whole, and the next one completes it, also if the
+/// record of objects was lost.
 #[test]
 fn stopped_anywhere() {
     let workspace = Workspace::new();
@@ -171,8 +171,8 @@ fn stopped_anywhere() {
     assert_eq!(workspace.check(&second).wrong, Vec::<String>::new());
 }
 
-/// Proves: whatever is altered in an image's directory is found and named: content, what should be hole, a size, a
-/// missing object, the image, and objects that were exchanged together with what is known of them.
+/// Proves: whatever is altered in an image's directory is found and named: content, a hole, a size, a missing object,
+/// the image, and objects that were exchanged together with the record of them.
 #[test]
 fn what_was_altered_is_found() {
     let workspace = Workspace::new();
@@ -206,21 +206,21 @@ fn what_was_altered_is_found() {
     fs::write(&alpha, &content[..49_999]).expect("written");
     assert!(workspace.check(&tree).wrong[0].contains("another size"));
     fs::remove_file(&alpha).expect("removed");
-    // Nobody ever writes into this pipe.
+    // A pipe into which nobody writes.
     let node =
         rustix::fs::mknodat(rustix::fs::CWD, &alpha, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0);
     node.expect("made");
     assert!(workspace.check(&tree).wrong[0].contains("is no regular file"));
     fs::remove_file(&alpha).expect("removed");
     assert!(workspace.check(&tree).wrong[0].contains("No such file"));
-    // An object in the place of another, of its size.
+    // An object in place of another of the same size.
     fs::write(&alpha, noise(9, 50_000)).expect("written");
     assert!(workspace.check(&tree).wrong[0].contains("is not what was signed"));
     fs::write(&alpha, content).expect("written");
     assert_eq!(workspace.check(&tree).wrong, Vec::<String>::new());
 }
 
-/// Proves: nothing is written into a directory that holds something else.
+/// Proves: nothing is written into a directory that has something else in it.
 #[test]
 fn other_directories_are_left_alone() {
     let workspace = Workspace::new();
@@ -231,8 +231,8 @@ fn other_directories_are_left_alone() {
     assert!(matches!(error, ImageError::Foreign(_)), "{error}");
 }
 
-/// Proves: EROFS's own checker finds no fault, with directories of none, one and thousands of names, names of all
-/// lengths, targets and attributes of all lengths, and inodes at all places of a block.
+/// Proves: EROFS's own checker finds no fault, with directories of no, one and thousands of names, names, targets and
+/// attributes of all lengths, and inodes at all offsets in a block.
 #[test]
 fn is_sound_to_erofs_itself() {
     let workspace = Workspace::new();

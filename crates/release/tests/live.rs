@@ -1,6 +1,6 @@
-//! Views of a live file system that no honest member signs, and what becomes of a release made of them.
+//! Views of a live file system that no honest member signs, and the releases that are made of them.
 
-use holdfast_client::remote::Remote;
+use crate::origin::FakeOrigin;
 use holdfast_client::store::Blocks;
 use holdfast_client::tree::{Base, TableCache};
 use holdfast_content::{Block, BlockKind};
@@ -10,7 +10,6 @@ use holdfast_content::{
     target_change,
 };
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
-use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Structure, View};
 use holdfast_release::index::{Index, key_of};
@@ -19,41 +18,18 @@ use holdfast_release::publish::live::{LiveSource, find_directory, publish};
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{Options, PublishError, PublishedTree};
 use holdfast_release::tree::{PathLookup, Tree};
-use holdfast_rpc::RpcError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
 const ROOT: u64 = 1;
-
-/// Publishing asks the server for nothing: what is read comes through the view.
-struct NoServer;
-
-impl Remote for NoServer {
-    fn call(&self, request: Request, _: Duration) -> Result<Response, RpcError> {
-        panic!("{request:?}")
-    }
-
-    fn welcome(&self) -> Option<Welcome> {
-        None
-    }
-
-    fn is_connected(&self) -> bool {
-        true
-    }
-
-    fn traffic(&self) -> (u64, u64) {
-        (0, 0)
-    }
-}
 
 fn file(number: u64) -> Handle {
     Handle { principal: PrincipalId::User(UserId(0)), number }
 }
 
-/// A directory with these names of files.
+/// A directory with these names.
 fn directory(blocks: &MemoryBlocks, names: &[(&str, u64, InodeKind)]) -> Inode {
     let map = MerkleMap::new(KEY);
     let entry = |(name, number, kind): &(&str, u64, InodeKind)| {
@@ -116,7 +92,9 @@ fn published(base: &Base, target: &Path, newest: Option<i64>) -> Result<Publishe
         threads: 1,
         memory: None,
     };
-    let live = LiveSource { base, directory: find_directory(base, b"")?, server: &NoServer };
+    // Publishing asks the server for nothing: what is read comes through the view.
+    let server = FakeOrigin(Box::new(|request| panic!("{request:?}")));
+    let live = LiveSource { base, directory: find_directory(base, b"")?, server: &server };
     publish(&options, &live, &Index::default(), &mut |_| true)
 }
 
@@ -129,10 +107,10 @@ fn refusal(inodes: &BTreeMap<u64, Inode>, blocks: &Arc<MemoryBlocks>) -> String 
     }
 }
 
-/// Proves: directories that are no tree are refused, in bounded time and depth, with the name of the one that is not.
+/// Proves: directories that form no tree are refused, in bounded time and depth, and the error names the directory.
 #[test]
 fn what_is_no_tree() {
-    // As much as the first thread of a program has: where nothing is optimized, depth takes more than a test's thread has.
+    // The stack of a program's first thread. In an unoptimized build the depth needs more than a test's thread has.
     let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(no_trees).unwrap();
     thread.join().unwrap();
 }
@@ -147,7 +125,7 @@ fn no_trees() {
     ]);
     let why = refusal(&circle, &blocks);
     assert!(why.contains("a/b/c") && why.contains("lies in itself"), "{why}");
-    // Each has two names for the next: 2 to the 40th paths.
+    // Each directory has two names for the next: 2 to the 40th paths.
     let doubling: BTreeMap<u64, Inode> = (1..40)
         .map(|number| {
             (number, directory(&blocks, &[("a", number + 1, Directory), ("b", number + 1, Directory)]))
@@ -169,8 +147,8 @@ fn no_trees() {
     assert_eq!(published(&base(blocks, &fine), target.path(), None).unwrap().names, 400);
 }
 
-/// Proves: what a release keeps of a live inode, and in which form: small content as every publisher gives it, chunks by
-/// reference and in no pack; no writer, no foreign attributes; names that lead to nothing are left out, with a note.
+/// Proves: what a release keeps of a live inode: small content as every publisher stores it, chunks by reference and in
+/// no pack, no writer, no foreign attributes. Names that lead to nothing are left out, with a note.
 #[test]
 fn what_is_kept() {
     use InodeKind::{Directory, File, Symlink};
@@ -183,7 +161,7 @@ fn what_is_kept() {
     marked.xattrs.insert(b"holdfast.opaque".to_vec(), b"".to_vec());
     marked.xattrs.insert(b"security.x".to_vec(), b"not kept".to_vec());
     marked.links = 2;
-    // Chunks that nobody has: they are not read.
+    // Chunks that nobody has: publishing does not read them.
     let chunk = |number: u64| -> Reference {
         Block::new(&KEY, BlockKind::Chunk, vec![], number.to_le_bytes().repeat(1000)).reference()
     };

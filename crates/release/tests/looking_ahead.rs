@@ -1,5 +1,5 @@
-//! From publishing to reading: a deep path costs one round trip at a server that has hints, and the same as ever at one
-//! that has not.
+//! Looking up a deep path costs one round trip at a server that has hints, and one for each level at a server that has
+//! none.
 
 use crate::publisher;
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A mirror that counts.
+/// A mirror that counts requests.
 struct Counting {
     inner: Http,
     can_look_up: bool,
@@ -45,7 +45,7 @@ impl Mirror for Counting {
     }
 }
 
-/// Publishes twice, serves, opens, and reads along deep paths; the second release's hints are of its own tree, and
+/// Publishes twice, serves, opens, and reads along deep paths. The hints of the second release are of its own tree, and
 /// those of the first are gone.
 #[test]
 fn one_round_trip() {
@@ -55,7 +55,7 @@ fn one_round_trip() {
         fs::create_dir_all(file.parent().expect("a parent")).expect("made");
         fs::write(file, name).expect("written");
     };
-    // So much between one directory and the next that they do not come together by chance.
+    // So much between one directory and the next that they are not fetched together by chance.
     for folder in ["a", "a/b", "a/b/c", "a/b/c/d"] {
         (0..2000u32).for_each(|n| write(&format!("{folder}/{:08x}", n.wrapping_mul(2_654_435_761))));
     }

@@ -1,4 +1,4 @@
-//! A hostile or unlucky live file system: as the origin of a mirror's data, and as the server that is to keep a release.
+//! A hostile or faulty live file system: as the origin of a mirror's data, and as the server that is to hold a release.
 
 use holdfast_client::remote::Remote;
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
@@ -31,10 +31,10 @@ use std::time::Duration;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
-type Answering = dyn Fn(Request) -> Result<Response, RpcError> + Send + Sync;
+pub(crate) type Answering = dyn Fn(Request) -> Result<Response, RpcError> + Send + Sync;
 
 /// A server that answers as it is told to.
-struct FakeOrigin(Box<Answering>);
+pub(crate) struct FakeOrigin(pub(crate) Box<Answering>);
 
 impl Remote for FakeOrigin {
     fn call(&self, request: Request, _deadline: Duration) -> Result<Response, RpcError> {
@@ -74,7 +74,7 @@ fn origin(answer: impl Fn(Vec<Digest>) -> Result<Response, RpcError> + Send + Sy
     Origin::new("hf://origin".into(), Arc::new(fake), 1 << 20)
 }
 
-/// Proves: what the origin gives is checked before anybody else sees it, whatever it gives.
+/// Proves: whatever the origin answers is checked before a client sees it.
 #[test]
 fn what_an_origin_gives() {
     let (one, two) = (data(1, 1000), data(2, 1000));
@@ -97,13 +97,13 @@ fn what_an_origin_gives() {
     assert!(matches!(away.frames(&[first]), Err(OriginError::Unreachable(..))));
     let missing = origin(|_| Ok(Response::Blocks(vec![None])));
     assert_eq!(missing.frames(&[first]), Ok(vec![None]));
-    // Anything but data is not for strangers: tables and directories say who is who.
+    // Strangers get nothing but data: tables and directories say who is who.
     let table = Block::new(&KEY, BlockKind::Table, Vec::new(), b"a table".to_vec());
     let (at, stored) = (address(&table), table.to_stored());
     let tables = origin(move |_| Ok(Response::Blocks(vec![found(at, stored.clone())])));
     assert_eq!(tables.frames(&[at]), Ok(vec![None]));
 
-    // An answer that ends early is no word on the rest; what was had once is not asked for again.
+    // An answer that ends early says nothing about the rest, and what was received once is not asked for again.
     let asked: Arc<Mutex<Vec<usize>>> = Arc::default();
     let log = asked.clone();
     let early = origin(move |wanted| {
@@ -119,7 +119,7 @@ fn what_an_origin_gives() {
     assert_eq!(*asked.lock(), [2, 1]);
 }
 
-/// Proves: memory for data of an origin is bounded.
+/// Proves: the memory for an origin's data is bounded.
 #[test]
 fn what_is_kept() {
     let asked: Arc<Mutex<usize>> = Arc::default();
@@ -158,7 +158,7 @@ fn plain(block: &Block) -> StoredBlock {
     }
 }
 
-/// A directory that looks like a release whose data lies elsewhere.
+/// A directory that looks like a release whose data is elsewhere.
 fn release(folder: &Path, at_origin: &[Digest]) {
     let mut index = Index::default();
     index.refer(at_origin.iter().map(key_of));
@@ -194,8 +194,8 @@ fn ask(server: SocketAddr, head: &str, body: &[u8]) -> (u16, Vec<u8>) {
     (std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap(), answer[end + 4..].to_vec())
 }
 
-/// Proves: a mirror passes on what is right and says what is not; blocks that are not of its release it does not even
-/// ask for; and an origin that hangs holds up nobody who wants something else.
+/// Proves: a mirror passes on correct blocks and reports others. It does not ask for blocks that are not of its
+/// release. An origin that hangs holds up only those who want data from it.
 #[test]
 fn a_mirror_of_an_origin() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,10 +279,10 @@ fn tree(folder: &Path) -> (Digest, Digest, FolderBlocks) {
     (top, chunk, FolderBlocks::new(folder, KEY, index))
 }
 
-/// What a server has, and the holds that it has granted.
+/// The blocks that a server has, and the holds that it has granted.
 type Keeping = (BTreeSet<Digest>, Vec<String>);
 
-/// A server of a live file system that has `has` and obeys, but for `lies`.
+/// A server of a live file system that has these blocks and does what it is asked, except for `lies`.
 fn keeper(
     has: &[Digest],
     lies: impl Fn(&Request) -> Option<Response> + Send + Sync + 'static,
@@ -332,8 +332,8 @@ fn keeper(
     (fake, state)
 }
 
-/// Proves: a release is held, by its number and root, once everything of it is at the server, whatever the server lost of
-/// what it was given before; and not at all if data is gone, or the server loses, denies or babbles.
+/// Proves: a release is held, under its number and root, once all its blocks are at the server, whatever the server
+/// lost of what it had before. It is not held if data is gone, or the server loses blocks, denies or answers nonsense.
 #[test]
 fn held_or_not_published() {
     let folder = tempfile::tempdir().unwrap();
@@ -345,7 +345,7 @@ fn held_or_not_published() {
     let (server, state) = keeper(&[chunk], |_| None);
     try_with(&server, &none).unwrap();
     assert_eq!(state.lock().1, [format!("release/{id}/7/{root}")]);
-    // It has nothing of what it should have from before: it says so, and is given it.
+    // The server lacks what it should have from before: it says so, and is sent it.
     let (server, state) = keeper(&[chunk], |_| None);
     try_with(&server, blocks.index()).unwrap();
     assert_eq!(state.lock().1.len(), 1);

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const URL: &str = "HOLDFAST_TEST_URL";
 
-/// A proxy, and how many connections it has made.
+/// A proxy, and the number of connections it has made.
 struct Proxy {
     address: SocketAddr,
     made: Arc<AtomicU64>,
 }
 
 impl Proxy {
-    /// `greet` learns from the client where it wants to go.
+    /// Starts a proxy; `greet` learns from the client where to connect to.
     fn start(greet: fn(&mut TcpStream) -> io::Result<SocketAddr>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -81,8 +81,8 @@ fn said_of(url: &str, environment: &[(&str, &str)]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// In the process that is started for it, asks a mirror and prints what came; else starts it, with one proxy after the
-/// other in its environment.
+/// Started by itself as a child process, asks a mirror and prints the answer. Otherwise starts that child, with one
+/// proxy after the other in its environment.
 #[test]
 fn proxies() {
     if let Ok(url) = std::env::var(URL) {

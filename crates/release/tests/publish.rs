@@ -1,4 +1,5 @@
-//! Trees are published as they are, the same again from the same, and only what has changed is read again.
+//! A published tree is the tree as it is; the same tree makes the same release; and only what has changed is read
+//! again.
 
 use holdfast_content::{Content, InodeKind, catalog};
 use holdfast_crypto::{Digest, DigestKey};
@@ -58,7 +59,7 @@ impl Release {
     }
 }
 
-/// A tree with everything that a tree can have.
+/// Makes a tree with everything that a tree can have.
 fn rich_tree() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -105,12 +106,12 @@ fn rich_tree() -> tempfile::TempDir {
     folder
 }
 
-/// Waits until what was changed in a tree is no longer so young that a later change could look the same.
+/// Waits until changes of the tree are old enough that a later change must show in the times.
 fn age(_: &Path) {
     std::thread::sleep(Duration::from_millis(2_100));
 }
 
-/// Compares a directory with what was published of it, all the way down. Returns the names seen.
+/// Compares a directory with its published tree, all the way down, and returns the number of names.
 fn compare(tree: &Tree, node: &Node, path: &Path, links: &mut BTreeMap<u64, BTreeSet<u64>>) -> u64 {
     let attributes = fs::symlink_metadata(path).unwrap();
     let inode = &node.inode;
@@ -157,7 +158,7 @@ fn compare(tree: &Tree, node: &Node, path: &Path, links: &mut BTreeMap<u64, BTre
 }
 
 /// Proves: a tree with files of all sizes, holes, hard links, symbolic links, special files, attributes and names of
-/// all kinds reads back as it is; and the same tree makes the same bytes, wherever it is and however it came to be.
+/// all kinds reads back as it is. The same tree makes the same bytes, wherever it is and in whatever order it was made.
 #[test]
 fn trees_read_back_and_are_reproducible() {
     let source = rich_tree();
@@ -184,7 +185,8 @@ fn trees_read_back_and_are_reproducible() {
     assert_eq!(again.published.index, release.published.index);
 }
 
-/// Proves: paths are followed, links too, and what leaves the tree is told apart from what is not there.
+/// Proves: paths are followed, through links too, and a path that leaves the tree is told apart from one that does not
+/// exist.
 #[test]
 fn paths() {
     let source = rich_tree();
@@ -203,8 +205,8 @@ fn paths() {
     assert_eq!(tree.resolve(b"src/1/none", true).unwrap(), PathLookup::Nothing);
 }
 
-/// Proves: publishing again reads what has changed and nothing else, adds only what is new, and comes to the same tree
-/// as publishing everything; and that memory which does not belong to the release directory counts for nothing.
+/// Proves: publishing again reads what has changed and nothing else, adds only what is new, and makes the same tree as
+/// publishing everything. A memory that belongs to another release directory is not used.
 #[test]
 fn only_what_changed_is_read() {
     let source = rich_tree();
@@ -232,7 +234,7 @@ fn only_what_changed_is_read() {
     let times = fs::metadata(&path).unwrap().modified().unwrap();
     content[35_000] ^= 1;
     fs::write(&path, content).unwrap();
-    // Even a change that pretends to be none.
+    // Even a change that keeps size and time.
     File::open(&path).unwrap().set_modified(times).unwrap();
     fs::remove_file(source.path().join("many/200")).unwrap();
     fs::rename(source.path().join("many/201"), source.path().join("many/moved")).unwrap();
@@ -242,13 +244,13 @@ fn only_what_changed_is_read() {
     let tree = tree(folder.path(), &changed);
     compare(&tree, &tree.root().unwrap(), source.path(), &mut BTreeMap::new());
     assert_eq!(publish_all(source.path()).published.root, changed.root);
-    // It is too young to be remembered.
+    // The file is too young to be remembered.
     let index = changed.index.clone();
     (changed.remember)(record(3)).unwrap();
     assert_eq!(again(&index, Some(record(3))).read, 2);
 }
 
-/// Proves: rules leave out what they name, and mark directories as opaque; times can be cut off.
+/// Proves: rules leave out what they name, and mark directories as opaque; times can be rounded down.
 #[test]
 fn rules_and_times() {
     let source = rich_tree();
@@ -269,7 +271,8 @@ fn rules_and_times() {
     assert_eq!(found("src/1").inode.modified_ns, 1_000_000_000_123_456_789);
 }
 
-/// Proves: publishing can be stopped anywhere, says so, and leaves nothing behind that a pack could be mistaken for.
+/// Proves: publishing can be stopped at any point, says so, and leaves nothing behind that could be mistaken for a
+/// pack.
 #[test]
 fn stopping() {
     let source = rich_tree();

@@ -1,4 +1,4 @@
-//! Mirrors are brought up to date with little, stay whole however that ends, and take nothing false.
+//! Mirrors are updated by fetching little, stay whole however a pull ends, and accept nothing false.
 
 use holdfast_content::InodeKind;
 use holdfast_crypto::{DigestKey, Domain, SigningKey};
@@ -28,11 +28,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A publisher, and what it has published.
+/// A publisher, and the releases it has published.
 struct Fixture {
     folder: tempfile::TempDir,
     id: ReleaseId,
-    /// What each release holds.
+    /// The content of each release.
     published: BTreeMap<u64, Files>,
 }
 
@@ -74,7 +74,7 @@ impl Fixture {
         fs::write(self.path("tree").join(name), bytes).unwrap();
     }
 
-    /// Publishes the tree, keeping so many releases. Returns the number of the release.
+    /// Publishes the tree, retaining so many releases, and returns the release's number.
     fn publish(&mut self, keep: usize) -> u64 {
         let (source, target) = (self.path("tree"), self.path("release"));
         let rules = Rules::default();
@@ -121,7 +121,7 @@ impl Fixture {
         }
     }
 
-    /// Pulls from these, for ever remembered in one place.
+    /// Pulls from these mirrors, with one memory of trust for all pulls.
     fn pull_from(
         &self,
         mirrors: Vec<Arc<dyn Mirror>>,
@@ -213,12 +213,12 @@ impl Default for PullSettings<'_> {
 
 type Tampering = dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
 
-/// A mirror that remembers what it was asked for, and may lie.
+/// A mirror that records what it was asked for, and may lie.
 struct Source {
     name: String,
     directory: Directory,
     asked: Mutex<Vec<(String, u64)>>,
-    /// Makes something else of a whole file; nothing means that it is not there.
+    /// Changes the content of a whole file; `None` means that the file is missing.
     twist: Box<Tampering>,
 }
 
@@ -298,8 +298,8 @@ fn flip(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Proves: an empty directory becomes a whole mirror; after a small change little is fetched; the same again fetches
-/// the signed files only and changes nothing; and what no release needs goes, one pull later.
+/// Proves: an empty directory becomes a whole mirror. After a small change little is fetched. Without a change only the
+/// signed files are fetched, and nothing changes. What no release needs is removed, one pull later.
 #[test]
 fn from_nothing_and_again_and_again() {
     let mut world = Fixture::new();
@@ -349,8 +349,8 @@ fn from_nothing_and_again_and_again() {
     assert_eq!(world.releases_of("copy"), [7]);
 }
 
-/// Proves: wherever a pull is stopped, the directory is the old release or the new one, whole, for strangers too; and
-/// the next pull completes it, with what was fetched already.
+/// Proves: wherever a pull is stopped, the directory is the old release or the new one, whole, for strangers too. The
+/// next pull completes it with what was fetched already.
 #[test]
 fn stopped_everywhere() {
     let mut world = Fixture::new();
@@ -398,15 +398,21 @@ fn stopped_everywhere() {
     }
 }
 
-/// Proves: a source that gives something false, in any of its files, leaves the directory as it was, with an error that
-/// says which file; and does no harm when another mirror is good.
-#[test]
-fn liars() {
+/// A publisher with two releases, and the mirror `old`, which has the first of them only.
+fn one_release_behind() -> Fixture {
     let mut world = Fixture::new();
     world.publish(3);
     world.pull("old");
     world.write("large", &noise(100, 3_000_000));
     world.publish(3);
+    world
+}
+
+/// Proves: a source with a false file of any kind leaves the directory as it was, with an error that names the file,
+/// and does no harm when another mirror is good.
+#[test]
+fn liars() {
+    let world = one_release_behind();
     let release = world.path("release");
     type NamedTampering = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
     let lies: [NamedTampering; 10] = [
@@ -448,14 +454,10 @@ fn liars() {
     }
 }
 
-/// Proves: an index that is what its name says, and false, is found out before anything changes.
+/// Proves: an index that matches its digest but is false is detected before anything changes.
 #[test]
 fn a_false_index() {
-    let mut world = Fixture::new();
-    world.publish(3);
-    world.pull("old");
-    world.write("large", &noise(100, 3_000_000));
-    world.publish(3);
+    let world = one_release_behind();
     let release = world.path("release");
     let root: RootFile = form::read(&fs::read(release.join("root")).unwrap()).unwrap();
     let index = Index::decode(&fs::read(release.join(layout::index(&root.index.digest))).unwrap()).unwrap();
@@ -485,7 +487,7 @@ fn a_false_index() {
         let before = snapshot(&world.path("old"));
         let error = world.pull_from(vec![liar], "old", &PullSettings::default()).expect_err("it lies");
         let PullError::Torn { sequence, .. } = error else { panic!("{number}: {error}") };
-        // The block that is lacking may be of the older release too.
+        // The missing block may be in the older release too.
         assert!(sequence == 2 || number == 2 && sequence == 1, "{number}: {sequence}");
         let after = snapshot(&world.path("old"));
         assert!(before.iter().all(|(path, file)| after.get(path) == Some(file)), "{number}");
@@ -504,7 +506,7 @@ fn a_false_index() {
     assert_eq!(world.releases_of("old"), [2, 1]);
 }
 
-/// Proves: an older source does not take a newer release away, also from who knows nothing of it.
+/// Proves: an older source never replaces a newer release, even if the client's memory knows nothing of it.
 #[test]
 fn a_source_that_is_behind() {
     let mut world = Fixture::new();
@@ -522,7 +524,7 @@ fn a_source_that_is_behind() {
     assert_eq!(world.releases_of("copy"), [2, 1]);
 }
 
-/// Proves: a large pack is fetched on from where it was left, and what was left is not believed.
+/// Proves: fetching a large pack continues where it was interrupted, and the partial file is checked.
 #[test]
 fn partial_packs() {
     let mut world = Fixture::new();
@@ -558,7 +560,8 @@ fn partial_packs() {
     }
 }
 
-/// Proves: when a publisher packs anew what was there, or when another directory has it, it is copied and not fetched.
+/// Proves: blocks that are here already, in another pack after the publisher repacked or in another directory, are
+/// copied and not fetched.
 #[test]
 fn blocks_that_are_here() {
     let mut world = Fixture::new();
@@ -568,7 +571,7 @@ fn blocks_that_are_here() {
     world.publish(1);
     world.pull("copy");
     world.pull("elsewhere");
-    // Most of the pack of small files is garbage then, so the rest is moved to another.
+    // Most of the pack of small files is garbage then, so the rest is repacked.
     for number in 10..40 {
         fs::remove_file(world.path("tree/deep").join(number.to_string())).unwrap();
     }
@@ -584,7 +587,7 @@ fn blocks_that_are_here() {
     assert!(fresh.bytes_fetched < 100_000 && fresh.bytes_reused > 4_000_000, "{fresh:?}");
     assert_eq!(world.releases_of("fresh"), [2]);
 
-    // What is elsewhere may be anything.
+    // The other directory may have anything in it.
     for name in names(&world.path("elsewhere/packs")) {
         let path = world.path("elsewhere/packs").join(name);
         let bytes = fs::read(&path).unwrap();
@@ -597,7 +600,7 @@ fn blocks_that_are_here() {
     assert!(error.to_string().contains("tree/root"), "{error}");
 }
 
-/// Proves: a pack that was damaged on the disk is fetched anew, and signed files too.
+/// Proves: a pack that was damaged on the disk is fetched again, and so are signed files.
 #[test]
 fn damage_is_repaired() {
     let mut world = Fixture::new();
@@ -615,7 +618,8 @@ fn damage_is_repaired() {
     }
 }
 
-/// Proves: a disk without room is told before anything is fetched, one that becomes full meanwhile is survived.
+/// Proves: a disk without enough room is reported before anything is fetched, and one that becomes full meanwhile does
+/// no harm.
 #[test]
 fn a_full_disk() {
     let mut world = Fixture::new();
@@ -642,7 +646,7 @@ fn a_full_disk() {
     assert!(mount("6m"));
     let filler = disk.join("filler");
     let fill = |progress: Progress| {
-        // Once packs are fetched.
+        // The disk is full once packs are fetched.
         if progress.bytes.0 > 200_000 {
             let _ = fs::write(&filler, vec![1; 6 << 20]);
         }
@@ -660,7 +664,7 @@ fn a_full_disk() {
     assert_eq!(releases, Some(vec![1]), "{next:?}");
 }
 
-/// Proves: new keys come along with the record under them, and what was signed under the old ones stays.
+/// Proves: new keys arrive together with the record under them, and what was signed under the old keys stays.
 #[test]
 fn new_keys() {
     let mut world = Fixture::new();
@@ -681,7 +685,7 @@ fn new_keys() {
     assert_eq!(world.releases_of("copy"), [2, 1]);
 }
 
-/// Proves: directories with something else are left alone; and a revocation is handed on to a mirror's readers.
+/// Proves: directories with something else in them are refused, and a revocation is passed on to a mirror's readers.
 #[test]
 fn other_directories_and_revocations() {
     let mut world = Fixture::new();

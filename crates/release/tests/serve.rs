@@ -1,4 +1,4 @@
-//! `holdfast serve` as its clients see it: honest ones, odd ones and hostile ones.
+//! `holdfast serve` as its clients see it: honest ones, unusual ones and hostile ones.
 
 use crate::publisher;
 
@@ -61,7 +61,7 @@ impl Serving {
         write(folder.path(), &index(), &noise(1, 1000));
         let mut config =
             ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        // Nobody is shown out for being slow.
+        // Time-outs so long that no client is disconnected for being slow.
         config.limits.idle_s = 3600;
         change(&mut config);
         let server = Server::open(config).expect("it listens");
@@ -81,7 +81,7 @@ impl Serving {
         stream
     }
 
-    /// Sends a request as it is, on a connection of its own, and reads to the end.
+    /// Sends bytes as they are, on a connection of their own, and reads to the end.
     fn raw(&self, request: &[u8]) -> HttpReply {
         let mut stream = self.connect();
         stream.write_all(request).expect("sent");
@@ -137,7 +137,7 @@ impl HttpReply {
     }
 }
 
-/// Every file of the layout is served, whole, with what caches need to know.
+/// Every file of the layout is served, whole, with the headers that caches need.
 #[test]
 fn files() {
     let serving = Serving::start();
@@ -149,7 +149,7 @@ fn files() {
         (index(), noise(1, 1000), "public, max-age=31536000, immutable"),
         (pack(), noise(1, PACK_BYTES), "public, max-age=31536000, immutable"),
     ] {
-        // Once from the disk, once as it is kept.
+        // Once from the disk, once from the server's cache.
         for _ in 0..2 {
             let answer = serving.get(&format!("/{name}"));
             assert_eq!(answer.status, 200, "{name}: {}", answer.head);
@@ -214,7 +214,7 @@ fn ranges() {
     }
 }
 
-/// Nothing but the layout is served, however it is asked for, also if it is in the directory; links lead nowhere.
+/// Nothing but the layout is served, however it is asked for, even if it is in the directory; links are not followed.
 #[test]
 fn nothing_else() {
     let serving = Serving::start();
@@ -267,11 +267,11 @@ fn nothing_else() {
         let answer = serving.request(method, "/root", "Content-Length: 0\r\n");
         assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
     }
-    // A query changes nothing: some caches add one.
+    // A query is ignored, as some caches add one.
     assert_eq!(serving.get("/root?x=/../secret").body, b"the record");
 }
 
-/// Puts a release of these blocks into the directory, without looking like one in any other way.
+/// Puts these blocks into the directory in the layout of a release, of which nothing else is right.
 fn publish(folder: &Path, sequence: u64, blocks: &[Block]) {
     let mut bytes = pack::MAGIC.to_vec();
     let mut locations = Vec::new();
@@ -305,8 +305,8 @@ fn blocks(range: std::ops::Range<u32>) -> Vec<Block> {
     range.map(block).collect()
 }
 
-/// Blocks are found by address through the index that `root` names at the moment, small index or large; damage makes
-/// that fail, and nothing else.
+/// Blocks are found by address through the index that `root` names at the moment, whether the index is small or large.
+/// Damage makes this fail, and nothing else.
 #[test]
 fn objects() {
     let serving = Serving::start();
@@ -344,7 +344,7 @@ fn objects() {
     ] {
         assert_eq!(serving.get(&format!("/object/{bad}")).status, 404, "{bad}");
     }
-    // The pack is cut short, then gone, and root is damaged.
+    // The pack is cut short, then removed, and `root` is damaged.
     let packs: Vec<_> =
         std::fs::read_dir(folder.join("packs")).expect("read").map(|entry| entry.expect("entry")).collect();
     for entry in &packs {
@@ -352,7 +352,7 @@ fn objects() {
         file.set_len(300).expect("cut");
     }
     let last = many.last().expect("some");
-    // An answer that cannot be given to its end is an error, or broken off.
+    // An answer that cannot be completed is an error, or the connection is closed.
     let given = |target: &str| {
         let mut stream = serving.connect();
         let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -383,7 +383,7 @@ impl BlockSource for Frames {
     }
 }
 
-/// Publishes a tree into the directory of a server, with hints; returns its root.
+/// Publishes a tree into the directory of a server, with hints, and returns its root.
 fn publish_tree(source: &Path, folder: &Path) -> Reference {
     let rules = Rules::default();
     let digest_key = DigestKey::WELL_KNOWN;
@@ -414,8 +414,8 @@ fn publish_tree(source: &Path, folder: &Path) -> Reference {
     published.root
 }
 
-/// One request brings all blocks that the look-up of several paths needs, deep ones and absent ones; what is asked for
-/// and what is sent is bounded.
+/// One request fetches all blocks that looking up several paths needs, deep and absent ones too. The size of request
+/// and answer is bounded.
 #[test]
 fn paths() {
     let serving = Serving::start();
@@ -468,12 +468,12 @@ fn paths() {
     }
     let read = serving.get("/paths");
     assert_eq!((read.status, read.header("allow")), (405, Some("POST")));
-    // A release without hints has no such thing; blocks can be had all the same.
+    // A release without hints cannot look up paths, and its blocks can be fetched all the same.
     publish(serving.folder.path(), 2, &blocks(0..10));
     eventually("the next release is served", || ask(body.as_bytes()).status == 404);
 }
 
-/// What changes is seen within a second or so; what is removed, too.
+/// A changed file is served within about a second, and a removed one is gone within that time.
 #[test]
 fn changes() {
     let serving = Serving::start();
@@ -512,7 +512,7 @@ fn connections() {
     assert_eq!(serving.raw(b"GET /root HTTP/1.0\r\n\r\n").body, b"the record");
 }
 
-/// Requests without sense or without end are refused, and cost a connection at most.
+/// Malformed and endless requests are refused, and cost a connection at most.
 #[test]
 fn bad_requests() {
     let serving = Serving::start();
@@ -528,7 +528,7 @@ fn bad_requests() {
         many.as_bytes(),
     ] {
         let mut stream = serving.connect();
-        // It may close before it has read all.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(bad);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -549,7 +549,7 @@ fn is_served(server: SocketAddr, client: SocketAddr) -> bool {
     })
 }
 
-/// Whoever asks for nothing, asks without end, or does not take what was asked for, is shown out; others are served.
+/// Clients that send no request, an endless one, or do not read the answer are disconnected, and others are served.
 #[test]
 fn the_idle_and_the_slow() {
     const IDLE: Duration = Duration::from_secs(1);
@@ -574,14 +574,14 @@ fn the_idle_and_the_slow() {
         let sent = used.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n");
         if sent.is_err() || used.read(&mut answer).unwrap_or(0) == 0 {
             assert!(before.elapsed() >= IDLE, "it was used");
-            // This machine was too slow to use it in time.
+            // This machine was too slow to use the connection in time.
             (used, used_since) = (serving.connect(), Instant::now());
             asked = used_since;
         }
         let closed = [&mut idle, &mut slow].into_iter().filter_map(|s| ended(s, &mut byte).then_some(()));
         closed.count() == 2 && used_since.elapsed() > 3 * IDLE
     });
-    // What the system had taken already arrives, but not everything.
+    // What the system's buffers had taken still arrives, but not everything.
     let client = unread.local_addr().expect("an address");
     eventually("it is shown out", || !is_served(serving.address, client));
     let mut arrived = Vec::new();
@@ -589,7 +589,7 @@ fn the_idle_and_the_slow() {
     assert!(arrived.len() < 20 * PACK_BYTES, "{}", arrived.len());
 }
 
-/// A thousand connections at once are served in bounded memory; one more than the most waits its turn.
+/// A thousand connections at once are served in bounded memory; one above the limit waits its turn.
 #[test]
 fn a_thousand_connections() {
     let serving = Serving::start_with(|config| config.limits.connections_max = 1000);
@@ -601,7 +601,7 @@ fn a_thousand_connections() {
     let before = resident();
     let mut streams: Vec<TcpStream> = (0..1000).map(|_| serving.connect()).collect();
     for stream in &mut streams {
-        // Each asks for everything and takes nothing yet.
+        // Each client asks for everything and reads nothing yet.
         write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
     }
     let mut late = serving.connect();
@@ -628,7 +628,7 @@ fn a_thousand_connections() {
     assert_eq!(HttpReply::parse(&answer).body, b"the record");
 }
 
-/// Told to stop, it finishes what it is sending, lets nobody in any more, and ends.
+/// A server that is told to stop finishes its answers, accepts no further connection, and ends.
 #[test]
 fn stopping() {
     for threads in [1, 3] {
@@ -641,7 +641,7 @@ fn stopping() {
         let mut first = [0; 100];
         busy.read_exact(&mut first).expect("it has begun");
         let reader = std::thread::spawn(move || {
-            // It takes nothing before the other one was shown out.
+            // It accepts nothing before the other one was disconnected.
             assert_eq!(idle.read(&mut first).expect("closed"), 0);
             let mut rest = Vec::new();
             busy.read_to_end(&mut rest).expect("read");
@@ -655,7 +655,7 @@ fn stopping() {
     }
 }
 
-/// What cannot be served is said at once.
+/// What cannot be served is reported at once.
 #[test]
 fn what_cannot_be_served() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -672,7 +672,7 @@ fn what_cannot_be_served() {
     drop(holder);
 }
 
-/// The server is a mirror like any other to our own client.
+/// For our own client the server is a mirror like any other.
 #[test]
 fn as_a_mirror() {
     let serving = Serving::start_with(|config| config.limits.threads = 2);

@@ -1,4 +1,4 @@
-//! Whatever is changed in a signed file, it is refused; so is every set of signers that is not enough.
+//! A signed file with any change is refused, and so is every set of signers that does not suffice.
 
 use crate::publisher;
 
@@ -11,7 +11,7 @@ use holdfast_release::revocation::{self, Revocation};
 use proptest::prelude::*;
 use publisher::*;
 
-/// How many bytes at the end of a root file are hints that nobody signs: index, and no path hints.
+/// The number of bytes at the end of a root file that nobody signs: the location of the index, and no path hints.
 const HINT_BYTES: usize = 32 + 8 + 1;
 
 fn is_accepted(bytes: &[u8]) -> bool {
@@ -31,10 +31,10 @@ fn revokes(bytes: &[u8]) -> bool {
     revocation::verify(chain().id(), bytes).is_ok()
 }
 
-/// Every file with every single byte changed, in every bit: all refused, but for hints, which decide nothing.
+/// Every file with every single bit changed is refused, except in the unsigned bytes, which decide nothing.
 #[test]
 fn every_changed_byte_is_refused() {
-    /// Name, bytes, whether hints are at its end, and whether a client believes it.
+    /// Name, bytes, whether unsigned bytes are at the end, and whether a client accepts the file.
     type Case = (&'static str, Vec<u8>, bool, fn(&[u8]) -> bool);
     let plain = published(&chain(), 1);
     let files: [Case; 5] = [
@@ -61,7 +61,7 @@ fn every_changed_byte_is_refused() {
     }
 }
 
-/// What only hints say never makes a record another: any change there leaves the same record, or is refused.
+/// A change in the unsigned bytes never changes the record: the file has the same record, or is refused.
 #[test]
 fn hints_decide_nothing() {
     let file = published(&chain(), 1);
@@ -77,18 +77,21 @@ fn hints_decide_nothing() {
     }
 }
 
+/// The seeds of some keys, at least so many, each once and in order.
+fn some_keys(least: usize) -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::btree_set(1u8..8, least..7).prop_map(|seeds| seeds.into_iter().collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whoever signs: a record counts exactly if enough of its role and nobody else did.
+    /// A record is accepted exactly if enough members of its role signed, and nobody else.
     #[test]
     fn signers_are_enough_or_refused(
-        signers in proptest::collection::btree_set(1u8..8, 0..7),
-        members in proptest::collection::btree_set(1u8..8, 1..7),
+        signers in some_keys(0),
+        members in some_keys(1),
         threshold in 1u16..7,
     ) {
-        let members: Vec<u8> = members.into_iter().collect();
-        let signers: Vec<u8> = signers.into_iter().collect();
         let threshold = threshold.min(members.len() as u16);
         let mut first = first_set();
         first.role = role(&members, threshold);
@@ -99,15 +102,13 @@ proptest! {
         prop_assert_eq!(accept(&chain, &file, None, START_S, ExpiredPolicy::Refuse).is_ok(), enough);
     }
 
-    /// A rotation counts exactly if enough of both sets and nobody else signed.
+    /// A rotation is accepted exactly if enough members of both sets signed, and nobody else.
     #[test]
     fn rotations_need_both_sets(
-        signers in proptest::collection::btree_set(1u8..8, 0..7),
-        members in proptest::collection::btree_set(1u8..8, 1..7),
+        signers in some_keys(0),
+        members in some_keys(1),
         threshold in 1u16..7,
     ) {
-        let members: Vec<u8> = members.into_iter().collect();
-        let signers: Vec<u8> = signers.into_iter().collect();
         let threshold = threshold.min(members.len() as u16);
         let next = next_set(&first_set(), &members, threshold);
         let count = |of: &[u8]| signers.iter().filter(|signer| of.contains(signer)).count();
@@ -117,7 +118,7 @@ proptest! {
         prop_assert_eq!(chain().extend(signed(next, &signers)).is_ok(), enough);
     }
 
-    /// Any bytes after a good beginning: refused or read, never a panic; and what is read has one form.
+    /// Any bytes after a good beginning are refused or read, without a panic; and what can be read has one encoding.
     #[test]
     fn any_bytes(kind in 0usize..4, body in proptest::collection::vec(any::<u8>(), 0..600)) {
         fn one_form<T: Kind>(body: &[u8]) {
@@ -134,7 +135,7 @@ proptest! {
         }
     }
 
-    /// Bytes cut from one place of a file and put into another: refused, or the same file.
+    /// Bytes cut from one offset of a file and inserted at another: refused, or the same file.
     #[test]
     fn spliced(at in 0usize..1000, from in 0usize..1000, length in 1usize..100) {
         let bytes = form::write(&renewed(&published(&chain(), 1), START_S + 100));
@@ -160,7 +161,7 @@ fn newer_and_too_large() {
     assert!(form::read::<RootFile>(&large).unwrap_err().to_string().contains("larger than 8192 bytes"));
 }
 
-/// The rules of well-formed values that no signature makes up for.
+/// The rules of well-formed values, which hold whatever was signed.
 #[test]
 fn ill_formed_values_are_refused() {
     let root = |change: fn(&mut holdfast_release::record::Record)| {

@@ -1,4 +1,4 @@
-//! What a client remembers: it only grows, is durable before it counts, and is never silently begun anew; and what a
+//! A client's memory of trust only grows, is durable before it counts, and is never silently begun anew; and what a
 //! client does before it believes a mirror.
 
 use crate::publisher;
@@ -38,7 +38,7 @@ fn refusal(error: TrustError) -> (Refusal, Option<PathBuf>) {
     }
 }
 
-/// What was accepted is remembered by the next process: an older record, an older time, old keys are refused there.
+/// What was accepted is remembered by the next process, which refuses an older record, an older time, and old keys.
 #[test]
 fn what_was_seen_stays_seen() {
     let base = folder();
@@ -77,8 +77,8 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Every damaged byte of the memory is an error that names the file and the way out, and nothing is overwritten; a
-/// memory that the owner removed is a first contact again.
+/// Every damaged byte of the memory is an error that names the file and the way out, and nothing is overwritten. If the
+/// owner removes the memory, the next contact is the first.
 #[test]
 fn damaged_memory_is_never_begun_anew() {
     let base = folder();
@@ -109,7 +109,7 @@ fn damaged_memory_is_never_begun_anew() {
     trust.accept(&chain(), &published(&chain(), 4), at(6), ExpiredPolicy::Refuse).expect("a first contact");
 }
 
-/// The memory of one release is none of another's.
+/// The memory of one release does not count for another.
 #[test]
 fn memory_of_another_release() {
     let base = folder();
@@ -122,7 +122,7 @@ fn memory_of_another_release() {
     assert!(matches!(theirs.seen(), Err(TrustError::Damaged { .. })));
 }
 
-/// Two signed records of one number: the second is refused, and both are kept, whole, for others to check.
+/// Two signed records with one sequence number: the second is refused, and both are kept whole for others to check.
 #[test]
 fn equivocation_is_proven() {
     let base = folder();
@@ -144,8 +144,8 @@ fn equivocation_is_proven() {
     assert_eq!(kept, [first, other]);
 }
 
-/// A record that follows another one than was seen is accepted, as the publisher may have lost one, but people are
-/// told and both are kept.
+/// A record that follows another one than was seen is accepted, as the publisher may have lost one; the user is told,
+/// and both are kept.
 #[test]
 fn another_history_is_told() {
     let base = folder();
@@ -167,8 +167,8 @@ fn another_history_is_told() {
     assert_eq!(kept, [published(&chain(), 6), other]);
 }
 
-/// The record in force at a time is the highest that was signed by then; a renewed record is kept with the renewal
-/// that lasts longest; a damaged one is an error.
+/// The record in force at a time is the highest that was signed by then. A renewed record is kept with the renewal that
+/// lasts longest. A damaged one is an error.
 #[test]
 fn the_record_of_a_day() {
     let base = folder();
@@ -198,7 +198,7 @@ fn the_record_of_a_day() {
     assert!(matches!(&error, TrustError::Damaged { path, .. } if Some(path) == two), "{error}");
 }
 
-/// The archive has an end: the lowest sequences go first.
+/// The archive is bounded: the lowest sequence numbers are removed first.
 #[test]
 fn the_archive_is_bounded() {
     let base = folder();
@@ -220,7 +220,7 @@ fn the_archive_is_bounded() {
     );
 }
 
-/// Several threads with memories of their own of one folder, as several processes have: the highest record stays.
+/// Several threads, each with its own memory of one folder, like several processes: the highest record stays.
 #[test]
 fn several_at_once() {
     let base = folder();
@@ -279,7 +279,7 @@ impl Mirror for MemoryMirror {
     }
 }
 
-/// An honest mirror is believed; keys are followed to the last, and at the next time only from the last known.
+/// An honest mirror is believed; keys are followed to the last set, and the next time only from the last known set.
 #[test]
 fn an_honest_mirror_is_believed() {
     let base = folder();
@@ -294,8 +294,8 @@ fn an_honest_mirror_is_believed() {
     assert_eq!(*shelf.asked.lock().unwrap(), ["revoked", "keys/2", "keys/3", "root"]);
 }
 
-/// A mirror that lacks the new keys is refused for its record, and one that has them teaches them for good, even
-/// when its record is refused.
+/// A mirror that lacks the new keys is refused for its record, and one that has them teaches them for good, even when
+/// its record is refused.
 #[test]
 fn keys_are_learnt_whatever_becomes_of_the_record() {
     let base = folder();
@@ -309,7 +309,7 @@ fn keys_are_learnt_whatever_becomes_of_the_record() {
     assert!(matches!(error, AdmitError::Refused { .. }), "{error}");
 }
 
-/// Mixed up and missing files of keys are refused by name.
+/// Exchanged and missing key files are refused by their name.
 #[test]
 fn keys_out_of_place() {
     let base = folder();
@@ -326,7 +326,7 @@ fn keys_out_of_place() {
         MemoryMirror::of(&rotated(), &published(&rotated(), 6)).with("root", b"<html>404</html>".to_vec());
     let error = admit(&trust, &junk, &[], at(6), ExpiredPolicy::Refuse).unwrap_err();
     assert!(matches!(error, AdmitError::Malformed { .. }), "{error}");
-    // A certificate that was damaged here is not taken for none.
+    // A certificate that was damaged here is not taken for a missing one.
     std::fs::write(trust.directory().join("revoked"), b"damaged").unwrap();
     let error =
         trust.accept(&rotated(), &published(&rotated(), 6), at(6), ExpiredPolicy::Refuse).unwrap_err();
@@ -337,7 +337,7 @@ fn keys_out_of_place() {
     assert!(matches!(admit(&trust, &none, &[], at(6), ExpiredPolicy::Refuse), Err(AdmitError::Mirror(_))));
 }
 
-/// A forked succession: the keys seen first stand, the others are refused with both kept as proof.
+/// A forked succession: the keys that were seen first stay, the others are refused, and both are kept as proof.
 #[test]
 fn forked_keys_are_kept_as_proof() {
     let base = folder();
@@ -361,12 +361,12 @@ fn forked_keys_are_kept_as_proof() {
     };
     assert_eq!(walk(&evidence).len(), 2);
     assert_eq!(trust.chain().unwrap(), Some(rotated()));
-    // A process that has followed the other branch itself is told the same.
+    // A process that has followed the other branch itself gets the same error.
     assert!(matches!(trust.learn(&fork), Err(TrustError::Keys { error: KeysError::Forked { .. }, .. })));
 }
 
-/// A revocation is honoured wherever it is found (a directory under either name, a mirror), before anything else is
-/// asked for, and stays honoured when it is gone from there.
+/// A revocation counts wherever it is found (a directory under either name, a mirror), before anything else is asked
+/// for, and still counts when it is gone from there.
 #[test]
 fn revocations_are_honoured_for_good() {
     let certificate = form::write(&revocation(&chain(), &[1, 3]));
@@ -405,8 +405,8 @@ fn revocations_are_honoured_for_good() {
     ));
 }
 
-/// False revocations are ignored, with a notice that names them; so is what is no file at all. A directory that
-/// cannot be looked into stops everything.
+/// False revocations are ignored, with a notice that names them; so is what is no file at all. A directory that cannot
+/// be read ends everything.
 #[test]
 fn false_revocations_are_told_and_ignored() {
     let base = folder();

@@ -1,5 +1,5 @@
-//! Publishing in two processes: what an honest walker makes is what one process makes, and one that was taken over gets
-//! nothing that it must not have, and leaves the release as it was.
+//! Publishing in two processes: an honest walker makes what one process makes; a compromised walker gets nothing that
+//! it must not have, and leaves the release as it was.
 
 use crate::publisher;
 
@@ -24,14 +24,14 @@ use std::sync::Arc;
 
 const HOST: &str = env!("CARGO_BIN_EXE_holdfast-release-host");
 
-/// After this time a file is no longer so young that a later change could look the same.
+/// After this time a file is old enough that a later change must show in its times.
 const YOUNG: std::time::Duration = std::time::Duration::from_millis(2_100);
 
-/// A publisher's folder: the tree, what lies beside it, the release directory, and the memory of the last time.
+/// A publisher's folder: the tree, other files beside it, the release directory, and the memory of the last publishing.
 struct Workspace(tempfile::TempDir);
 
 impl Workspace {
-    /// With a tree of that name.
+    /// A publisher whose tree has this name.
     fn new(name: &str) -> Workspace {
         let workspace = Workspace(tempfile::tempdir().expect("a folder"));
         let tree = workspace.tree(name);
@@ -144,9 +144,8 @@ impl Workspace {
     }
 }
 
-/// Bytes that nothing makes smaller.
-/// Proves: two processes make, byte for byte, the release that one makes; so do they when little has changed, and then
-/// only what has changed is read.
+/// Proves: two processes make, byte for byte, the release that one makes; so they do when little has changed, and then
+/// only that is read.
 #[test]
 fn the_same_release() {
     let workspace = Workspace::new("tree");
@@ -168,20 +167,20 @@ fn the_same_release() {
     assert_eq!(workspace.read("two", &again, "large"), noise(7, 3_000_000));
 }
 
-/// What comes of a walker that was taken over.
+/// The outcome of publishing with a compromised walker.
 #[derive(Debug)]
 enum Verdict {
-    /// It is said that it does not do what it should, with these words.
+    /// The error says in these words what the walker did wrong.
     Misbehaved(&'static str),
-    /// It is said that it ended, with these.
+    /// The error says in these words that the walker ended.
     Ended(&'static str),
-    /// What it says itself is shown: what it got.
+    /// The error has the walker's own words: what it obtained.
     Says(&'static str),
 }
 
-/// Proves: whatever a walker does, it gets no file but those of the tree, for reading; the publishing ends with words that
-/// say what was wrong; the release directory is as it was but for packs that nothing names, which the next publishing
-/// removes; and the memory of the last time is what it was.
+/// Proves: whatever a walker does, it gets no file but those of the tree, for reading. Publishing ends with words that
+/// say what was wrong. The release directory is as it was, except for packs that nothing names, which the next
+/// publishing removes, and the memory of the last publishing is unchanged.
 #[test]
 fn walkers_that_were_taken_over() {
     use Verdict::{Ended, Misbehaved, Says};
@@ -243,7 +242,7 @@ fn walkers_that_were_taken_over() {
     assert!(packs.into_iter().all(|path| named.contains(&path)), "what was half made is gone");
 }
 
-/// Whether something that was begun lies in the release directory or beside the memory.
+/// Whether an unfinished file is in the release directory or beside the memory.
 fn leftovers(workspace: &Workspace) -> bool {
     let is_new =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains("new-"));
@@ -251,8 +250,8 @@ fn leftovers(workspace: &Workspace) -> bool {
     workspace.files("release").into_keys().chain(beside).any(|path| is_new(&path))
 }
 
-/// Proves what is said in docs/internals/processes.md: a walker that was taken over chooses the content, and nothing else of a
-/// release. Hints that are none are nobody's harm.
+/// Proves what docs/internals/processes.md says: a compromised walker chooses the content of a release, and nothing
+/// else. Invalid hints do no harm.
 #[test]
 fn it_chooses_the_content_and_nothing_else() {
     let workspace = Workspace::new("tree");

@@ -1,6 +1,5 @@
-//! The vectors in `web/verify/vectors`, by which the verifier for browsers is held to this crate: what is accepted and what is
-//! refused here is accepted and refused there. After a deliberate change, `HOLDFAST_BLESS=1 scripts/test only
-//! release::web_vectors::` writes them anew.
+//! The vectors in `web/verify/vectors`, which hold the verifier for browsers to this crate: both accept and refuse the
+//! same. After a deliberate change, `HOLDFAST_BLESS=1 scripts/test only release::web_vectors::` writes them anew.
 
 use crate::publisher;
 
@@ -36,7 +35,7 @@ fn unhex<const N: usize>(text: &str) -> [u8; N] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hex"))
 }
 
-/// Compares with what is committed, or writes it.
+/// Compares with the committed file, or writes it.
 fn vectors(name: &str, value: &Json) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../web/verify/vectors/{name}.json"));
     let text = serde_json::to_string_pretty(value).expect("JSON") + "\n";
@@ -48,7 +47,8 @@ fn vectors(name: &str, value: &Json) {
     assert!(committed == text, "{} is not what this crate makes now", path.display());
 }
 
-/// For each byte of `bytes`, whether what comes of it is taken when its lowest bit, then its highest, is another: `+` or `-`.
+/// For each byte of `bytes`, whether the result is accepted when its lowest bit, and then its highest, is flipped: `+`
+/// or `-`.
 fn flipped(bytes: &[u8], taken: impl Fn(&[u8]) -> bool) -> String {
     let mut bytes = bytes.to_vec();
     let mut verdicts = String::new();
@@ -62,8 +62,8 @@ fn flipped(bytes: &[u8], taken: impl Fn(&[u8]) -> bool) -> String {
     verdicts
 }
 
-/// Signatures that libraries disagree about. They are over the digest of `what is signed`, in the domain of records; made with
-/// the secret scalar 123456789123456789, and a point of order 8.
+/// Signatures on which libraries disagree. They are over the digest of `what is signed`, in the domain of records, and
+/// made with the secret scalar 123456789123456789 and a point of order 8.
 const DISPUTED: [(&str, &str, &str); 9] = [
     (
         "a nonce with a part of small order",
@@ -119,7 +119,7 @@ fn signatures() {
     let key = key(1);
     let good = key.sign(Domain::ReleaseRecord, message);
     let mut second_form = good;
-    // The order of the group, added to the second half, is the same number again.
+    // The second half plus the order of the group is the same number again.
     let order: [u8; 32] = unhex("edd3f55c1a631258d69cf7a2def9de1400000000000000000000000000000010");
     let mut carry = 0;
     for (byte, more) in second_form.0[32..].iter_mut().zip(order) {
@@ -192,7 +192,7 @@ fn name_of_warning(warning: &Warning) -> &'static str {
     }
 }
 
-/// Takes key sets in one after the other, as a client does that begins with the id.
+/// Follows key sets one after the other, as a client does that begins with the id.
 fn follow(id: ReleaseId, sets: &[SignedKeySet]) -> Result<KeyChain, KeysError> {
     let mut chain = KeyChain::begin(id, sets[0].clone())?;
     sets[1..].iter().try_for_each(|set| chain.extend(set.clone()))?;
@@ -515,7 +515,7 @@ fn blake(number: u32) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, &number.to_le_bytes())
 }
 
-/// A frame that says it holds 35,000 bytes, and has run after run of 128 KiB.
+/// A frame that claims to hold 35,000 bytes, and has run after run of 128 KiB.
 fn zeroes_compressed() -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
     frame.extend(35_000u32.to_le_bytes());
@@ -547,7 +547,8 @@ fn maps() {
     let roots: Vec<Json> =
         [0, 1, 16, 200, 3000].iter().map(|count| top_of(&map_of(&blocks, *count))).collect();
     let map = MerkleMap::new(key);
-    // Nodes that are authentic and lie: each byte of a leaf, and of an inner node, is another, under a digest that fits.
+    // Authentic nodes with false content: each byte of a leaf, and of an inner node, is altered, under a digest that
+    // fits.
     let mut hostile = Vec::new();
     for (count, what) in [(20, "leaf"), (200, "inner")] {
         let root = map_of(&blocks, count);
@@ -620,7 +621,7 @@ fn inode_values(blocks: &MemoryBlocks) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Proves nothing by itself; `web/verify/test` does: the same entries are taken and refused there.
+/// Writes vectors of directory entries: `web/verify/test` proves that the same entries are accepted and refused there.
 #[test]
 fn entries() {
     let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
@@ -642,7 +643,8 @@ fn entries() {
     vectors("entries", &json!(entries));
 }
 
-/// A tree with what matters to a reader: levels, holes, many extents, links inside and out, odd names, an opaque directory.
+/// Makes a tree with what matters to a reader: levels, holes, many extents, links inside and out, odd names, an opaque
+/// directory.
 fn make_tree(top: &Path, changed: bool) {
     let at = |name: &str| top.join(name);
     for name in ["many", "names", "files"] {
@@ -674,7 +676,7 @@ fn make_tree(top: &Path, changed: bool) {
     settle(top);
 }
 
-/// Times and modes that are the same everywhere.
+/// Sets times and modes that are the same everywhere.
 fn settle(path: &Path) {
     let then = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
     let metadata = fs::symlink_metadata(path).expect("there");

@@ -25,7 +25,7 @@ struct World {
     clock: Arc<TestClock>,
     core: ServerCore,
     rules: Retention,
-    /// What was true after each operation.
+    /// The true state after each operation.
     truth: BTreeMap<u64, View>,
 }
 
@@ -68,7 +68,7 @@ impl World {
         view(self.ask(3, Request::Look { log_size: 0 }))
     }
 
-    /// An operation that changes a table, a while after the one before.
+    /// Makes an operation that changes a table, some time after the one before.
     fn change(&mut self, author: &mut Author, seconds: u64) -> u64 {
         self.clock.0.fetch_add(seconds * 1000, Ordering::SeqCst);
         let request = author.fast(&self.look().view);
@@ -97,7 +97,8 @@ impl World {
         }
     }
 
-    /// A reader who has seen nothing but the present believes every listed state, and it is as it was; its tables are here.
+    /// Asserts that a reader who has seen nothing but the present accepts every listed state, that it is as it was, and
+    /// that its tables are here.
     fn check(&self) {
         let members = membership(1, 3);
         let floor = Floor::new(superuser().public(), DeviceId(3));
@@ -147,8 +148,8 @@ fn refused(response: &Response) -> bool {
     matches!(response, Response::Error(ServerError::Invalid(_)))
 }
 
-/// Proves: each state is kept and shown as it was, with its tables, across power losses, kills, checkpoints and collections
-/// at any of them; and a name that was acknowledged is never lost.
+/// Proves: each state is kept and shown as it was, with its tables, although power losses, kills, checkpoints and
+/// collections happen at any of them. A name that was acknowledged is never lost.
 #[test]
 fn states_and_names_survive_power_loss() {
     let mut world = World::new("all:1h");
@@ -182,8 +183,8 @@ fn states_and_names_survive_power_loss() {
     world.check();
 }
 
-/// Proves: what the rules give up goes, with what only it referred to, and stays gone, also when the clock is set back; what
-/// has a name stays until that goes.
+/// Proves: a state that the rules drop is removed, with what only it referred to, and stays removed, also when the
+/// clock is set back. A state with a name stays until the name is removed.
 #[test]
 fn collections_honour_the_rules_and_the_names() {
     let mut world = World::new("all:10s");
@@ -214,7 +215,7 @@ fn collections_honour_the_rules_and_the_names() {
     assert!(matches!(&denied, Response::Error(ServerError::NotAllowed(why)) if why.contains("another user")));
     assert!(refused(&world.ask(2, end(1, &known))), "another's signature");
     assert_eq!(world.points(false).1.len(), 1);
-    // The superuser may, and twice is once.
+    // The superuser may, and a second time changes nothing.
     assert_eq!(world.ask(0, end(0, &known)), Response::Done);
     assert_eq!(world.ask(0, end(0, &known)), Response::Done);
     world = world.restart(Crash::PowerLoss);
@@ -226,8 +227,8 @@ fn collections_honour_the_rules_and_the_names() {
     world.have(world.tables(sizes[5], 1), true);
 }
 
-/// Proves: without rules nothing is kept but what is named; the present can be noted for that; what a name must be, and who
-/// may give it, is checked; and the same request sent again changes nothing.
+/// Proves: without rules only named states are kept, and the present can be noted for a name. The server checks what a
+/// name may be and who gives it, and the same request sent again changes nothing.
 #[test]
 fn names_are_policed() {
     let mut world = World::new("0");
@@ -261,7 +262,7 @@ fn names_are_policed() {
     world = world.restart(Crash::PowerLoss);
     assert_eq!(world.sizes(), [size]);
     world.check();
-    // While something is pending there is no present state to note.
+    // While an operation is pending there is no present state to note.
     let (_, update) = author.update(&world.look().view);
     view(world.ask(1, update));
     let busy = world.ask(3, Request::History { after: 0, note: true });
@@ -270,7 +271,7 @@ fn names_are_policed() {
     assert!(refused(&beyond), "{beyond:?}");
 }
 
-/// Proves: a file of past states that is damaged, torn or gone costs past states and nothing else: the server starts, the
+/// Proves: if the file of past states is damaged, torn or gone, only past states are lost: the server starts, the
 /// present is whole, and new states are kept.
 #[test]
 fn a_damaged_file_costs_only_the_past() {
@@ -307,8 +308,8 @@ fn a_damaged_file_costs_only_the_past() {
     }
 }
 
-/// Proves: a thousand named states cost what changed in each, in the file and after a restart, and the first is at hand as
-/// the last is. The figures in `docs/internals/history.md` are printed by `-- --nocapture`.
+/// Proves: a thousand named states cost what changed in each, in the file and after a restart, and the first is found
+/// as fast as the last. The figures in `docs/internals/history.md` are printed by `-- --nocapture`.
 #[test]
 fn a_thousand_snapshots_cost_what_changed() {
     let mut world = World::new("all:1d");

@@ -1,4 +1,4 @@
-//! Tests of parcels at a server without sockets: storing, retrieving, and hostile clients.
+//! Parcels at a server without sockets: storing, retrieving, and hostile clients.
 
 use crate::common;
 
@@ -68,7 +68,7 @@ impl World {
         )
     }
 
-    /// A request by a member of the first file system.
+    /// Makes a request as a member of the first file system.
     fn ask(&self, request: Request) -> Response {
         self.ask_by(&superuser(), request)
     }
@@ -120,7 +120,7 @@ fn prefix(bases: &[Block]) -> Prefix {
     prefix
 }
 
-/// A chunk of noise and the same with a few bytes changed.
+/// A chunk of noise, and the same with a few bytes changed.
 fn versions(seed: u32, length: usize) -> (Block, Block) {
     let old = noise(u64::from(seed), length);
     let mut new = old.clone();
@@ -128,8 +128,8 @@ fn versions(seed: u32, length: usize) -> (Block, Block) {
     (chunk(old), chunk(new))
 }
 
-/// Proves: what is stored by parcel is there, durably, whole and as ordinary blocks; a parcel of what resembles an old
-/// block is small in both directions.
+/// Proves: what is stored by parcel is there, durably and whole, as ordinary blocks. A parcel of something similar to
+/// an old block is small in both directions.
 #[test]
 fn parcels_go_in_and_come_out() {
     let world = World::new();
@@ -158,7 +158,7 @@ fn parcels_go_in_and_come_out() {
     assert_eq!(parcel.open(&KEY, &prefix(&[old])).unwrap(), blocks);
 }
 
-/// Proves: naming the version one has is enough to get what is new of a tree, and nothing else, in one answer.
+/// Proves: a client that names the version it has gets exactly what is new of a tree, in one answer.
 #[test]
 fn a_tree_against_an_older_one() {
     let world = World::new();
@@ -212,8 +212,8 @@ fn present(world: &World, asked: &[Digest]) -> Vec<bool> {
     (0..asked.len()).map(|n| bits.get(n)).collect()
 }
 
-/// Proves: "which of these are here" is answered for each, and where one is missing among the bases of any parcel,
-/// nothing is taken of any of them.
+/// Proves: "which of these are here" is answered for each block. If a base of any parcel is missing, nothing of any of
+/// the parcels is stored.
 #[test]
 fn missing_bases_are_reported_and_nothing_is_stored() {
     let world = World::new();
@@ -269,8 +269,8 @@ fn with(operation: &Request, riding: Attached) -> Request {
     request
 }
 
-/// Proves: blocks may ride along with an operation in parcels; if a base is missing nothing is done, and the very same
-/// signed operation is taken with plain blocks. What it brings is bounded unpacked, too.
+/// Proves: an operation can carry blocks in parcels. If a base is missing nothing is done, and the same signed
+/// operation is accepted with plain blocks. The unpacked size of what it carries is bounded, too.
 #[test]
 fn operations_bring_parcels() {
     let world = World::new();
@@ -294,8 +294,8 @@ fn operations_bring_parcels() {
     assert_eq!(present(&world, &[address(&table)]), [true]);
 }
 
-/// Proves: a server says the same, asks for the same bytes and takes the same uploads whether or not another file system
-/// of its has a block: by none of the ways in which blocks are named can a member tell.
+/// Proves: whether or not another file system of the server has a block, the server gives the same answers, asks for
+/// the same bytes and accepts the same uploads: no way of naming blocks tells a member the difference.
 #[test]
 fn other_file_systems_blocks_are_not_revealed() {
     let (secret, mine) = versions(7, 20_000);
@@ -334,11 +334,11 @@ fn other_file_systems_blocks_are_not_revealed() {
             tree(&root, vec![address(&my_root)]),
             tree(&my_root, vec![address(&root)]),
             Request::Pin { addresses: named.clone(), seconds: 60 },
-            // An upload is taken, and from then on it is here for those who sent it.
+            // An upload is accepted, and from then on the block is here for those who sent it.
             Request::StoreParcels(vec![alone]),
             Request::Present(named.clone()),
             Request::StoreParcels(vec![based.clone()]),
-            // By way of a node that only the others have.
+            // By a node that only the other file system has.
             Request::StoreParcels(vec![Parcel { bases: vec![under(&root, 0, 1)], ..based }]),
             Request::RetrieveParcel {
                 wanted: vec![address(&mine)],
@@ -356,8 +356,8 @@ fn other_file_systems_blocks_are_not_revealed() {
     assert_eq!(without[11], Response::Done);
 }
 
-/// Proves: whatever a member sends in or about parcels is refused in words or answered within the limits; the server
-/// serves on.
+/// Proves: whatever a member sends in or about parcels is refused in words or answered within the limits, and the
+/// server goes on.
 #[test]
 fn hostile_parcels_are_refused() {
     let world = World::new();
@@ -425,7 +425,7 @@ fn hostile_parcels_are_refused() {
         let request = Request::RetrieveParcel { wanted: vec![address(&small)], bases: vec![], level };
         assert!(matches!(world.ask(request), Response::Parcel { parcel: Some(_), .. }), "level {level}");
     }
-    // One block, as often as can be asked for, and more bases than it makes sense to have: what fits is answered.
+    // One block, as often as can be asked for, and more bases than make sense: the answer has what fits.
     let request = Request::RetrieveParcel {
         wanted: vec![address(&large[0]); 4096],
         bases: vec![names(&large); 100].concat(),
@@ -435,7 +435,7 @@ fn hostile_parcels_are_refused() {
     assert_eq!((covered, parcel.bases.len()), (15, 15));
 }
 
-/// Proves: an answer ends where a message is full, and asking on brings the rest.
+/// Proves: an answer ends where a message is full, and asking again brings the rest.
 #[test]
 fn answers_end_where_a_message_is_full() {
     let world = World::new();
@@ -469,8 +469,8 @@ fn answers_end_where_a_message_is_full() {
     assert_eq!(parcel.open(&KEY, &Prefix::default()).unwrap().last(), Some(&root));
 }
 
-/// Proves: bases that hang from one node are named by that, both ways; a node that is not here is told, what it has not
-/// is refused, and in an answer it is left out.
+/// Proves: bases that hang from one node can be named by it in both directions. The server says if the node is not
+/// here, refuses a base that the node does not have, and leaves it out of its answers.
 #[test]
 fn bases_by_their_node() {
     let world = World::new();
@@ -492,7 +492,7 @@ fn bases_by_their_node() {
     assert_eq!(told, Response::BasesMissing(vec![address(&unknown)]));
     let beyond = world.ask(Request::StoreParcels(vec![based(under(&root, 11, 30))]));
     assert!(matches!(beyond, Response::Error(ServerError::Invalid(_))), "{beyond:?}");
-    // Other blocks of that node: what comes out is something else, and not what is stored under its name.
+    // Other blocks of that node: the result has another digest, and is not stored under the claimed one.
     let other = chunk([new.body(), b"more"].concat());
     let lying =
         Parcel::pack(&prefix(&olds[5..35]).named(vec![under(&root, 4, 30)]), std::slice::from_ref(&other), 3);
@@ -521,8 +521,8 @@ fn bases_by_their_node() {
     assert!(matches!(refused, Response::Error(ServerError::Invalid(_))), "{refused:?}");
 }
 
-/// Proves: the map of a file comes whole in one answer without its data; with data only if it is little or has
-/// something in common with what the client has.
+/// Proves: the map of a file comes whole in one answer without its data; the data comes too only if it is little, or
+/// has something in common with what the client has.
 #[test]
 fn a_tree_without_its_data() {
     let world = World::new();
@@ -561,7 +561,7 @@ fn a_tree_without_its_data() {
     assert_eq!(complete(&relative), (true, true));
 }
 
-/// Proves: subtrees that stay are not sent again when the tree above them grows or shrinks by a level.
+/// Proves: subtrees that stay the same are not sent again when the tree above them grows or shrinks by a level.
 #[test]
 fn trees_that_change_their_height() {
     let world = World::new();
@@ -595,8 +595,8 @@ fn trees_that_change_their_height() {
     assert!((25_000..26_000).contains(&grown), "one leaf is new: {grown}");
 }
 
-/// Proves: a walk ends, however its tree looks: with more paths than anybody could follow, with more blocks than it may
-/// look at, with blocks that nobody ever stored.
+/// Proves: a walk ends, whatever the tree: with more paths than anybody could follow, with more blocks than it may look
+/// at, with blocks that were never stored.
 #[test]
 fn walks_end() {
     let world = World::new();
@@ -619,7 +619,7 @@ fn walks_end() {
         let prefix = prefix(&bases).named(parcel.bases.clone());
         (parcel.open(&KEY, &prefix).unwrap().len(), complete)
     };
-    // 2^100 paths.
+    // A tree of 2^100 paths.
     let mut chain = vec![chunk(b"end".to_vec())];
     for _ in 0..100 {
         let last = chain.last().unwrap().clone();
@@ -627,7 +627,7 @@ fn walks_end() {
     }
     world.store(&chain);
     assert_eq!(ask(&chain[100], &[]), (101, true));
-    // 24,000 blocks, none of which is here.
+    // A tree of 24,000 blocks, none of which is here.
     let wide: Vec<Block> = (0..3)
         .map(|n| {
             let references = (0..8000u32).map(|place| {
@@ -643,11 +643,12 @@ fn walks_end() {
     world.store(std::slice::from_ref(&top));
     let (count, complete) = ask(&top, &[]);
     assert!(count >= 1 && !complete);
-    // The wide one on the side that is to be left out: what is wanted comes all the same.
+    // The wide tree is the one to be left out: the requested blocks come all the same.
     assert_eq!(ask(&chain[3], &[wide, vec![top]].concat()), (4, true));
 }
 
-/// Proves: deleted content is a base for as long as it is kept; one that is gone is missing, and one that rots is.
+/// Proves: a deleted block is a base for as long as it is retained. One that is gone is missing, and so is one that the
+/// disk has damaged.
 #[test]
 fn bases_that_go() {
     let world = World::new();
@@ -685,7 +686,7 @@ fn bases_that_go() {
     assert_eq!(world.ask(asked), nothing);
 }
 
-/// Proves: a full disk is told, nothing of the parcel is there, and it is taken when there is room.
+/// Proves: a full disk is reported, nothing of the parcel is stored, and the parcel is accepted when there is room.
 #[test]
 fn a_full_disk_is_reported() {
     let world = World::new();

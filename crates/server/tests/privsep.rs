@@ -1,4 +1,4 @@
-//! The server in two processes, with a real front end in a real sandbox, and with one that was taken over.
+//! The server in two processes, with a real front end in a real sandbox, and with a compromised one.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 const HOST: &str = env!("CARGO_BIN_EXE_holdfast-server-host");
 
-/// As `taken-over` in `host/main.rs` is ordered.
+/// Orders for `taken-over` in `host/main.rs`.
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Misuse {
     Show,
@@ -80,7 +80,7 @@ impl Running {
         let listing = Box::new(move || {
             let all = holdfast_components::listings().expect("listings");
             let mut own = all.into_iter().filter(|listing| listing.pid == std::process::id());
-            // Tests of this process run side by side; each has its port in its own listing's order of files.
+            // Only one server of this process runs at a time (`ONE_AT_A_TIME`), so this is its listing.
             own.next_back().expect("its own")
         });
         Running { port, key, listing, puppet, stop: Some(stop), thread: Some(thread) }
@@ -99,7 +99,7 @@ impl Running {
         self.connector(device, Transport::Tcp).connect(PATIENCE).expect("connected")
     }
 
-    /// Tries to connect and does not try again.
+    /// Tries to connect once.
     fn try_once(&self, device: u8) -> Result<Connection, RpcError> {
         let mut connector = self.connector(device, Transport::Tcp);
         connector.options.connect_patience = PATIENCE;
@@ -147,15 +147,15 @@ fn front_of(running: &Running) -> (Pid, u32) {
     })
 }
 
-/// One server at a time, so that a listing is that of the server at hand.
+/// Only one server at a time, so that a listing is of the server under test.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Proves: through a sandboxed front end large blocks go both ways over TCP and over QUIC, and a datagram's word makes
-/// nobody a user of this machine.
+/// Proves: through a sandboxed front end large blocks travel both ways over TCP and over QUIC. What a datagram says
+/// makes nobody a user of this machine.
 #[test]
 fn both_transports_go_through() {
     let _alone = alone();
@@ -180,8 +180,8 @@ fn both_transports_go_through() {
     }
 }
 
-/// Proves: a front end that is killed again and again under the load of three devices costs connections and nothing else:
-/// all that was acknowledged is there, and each operation was ordered once.
+/// Proves: when a front end is killed again and again under the load of three devices, only connections are lost: all
+/// that was acknowledged is there, and each operation was ordered once.
 #[test]
 fn kill_nine_of_the_front_end() {
     let _alone = alone();
@@ -196,10 +196,10 @@ fn kill_nine_of_the_front_end() {
                 until.operations(round * 20);
                 let (pid, _) = front_of(&running);
                 kill_process(pid, Signal::KILL).expect("killed");
-                // The supervisor lists it until it has seen it die.
+                // The supervisor lists the front end until it has noticed its death.
                 eventually("another is started", || front_of(&running).0 != pid);
             }
-            // What comes after the last death is served, too.
+            // What arrives after the last kill is served, too.
             until.more(10);
         },
     );
@@ -213,7 +213,7 @@ fn status_of(pid: Pid, field: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// Whether a process's memory holds these bytes anywhere. As root; a process's own can always be read.
+/// Whether a process's memory contains these bytes. Needs root, except for this process's own.
 fn memory_holds(pid: i32, bytes: &[u8]) -> std::io::Result<bool> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
@@ -221,7 +221,7 @@ fn memory_holds(pid: i32, bytes: &[u8]) -> std::io::Result<bool> {
         let (from, to) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
         let address = |text| u64::from_str_radix(text, 16).expect("an address");
         let (from, to) = (address(from), address(to));
-        // The kernel's own pages cannot be read this way.
+        // The kernel's own pages cannot be read in this way.
         if line.contains("[v") {
             continue;
         }
@@ -236,7 +236,7 @@ fn memory_holds(pid: i32, bytes: &[u8]) -> std::io::Result<bool> {
             if piece[..read].windows(bytes.len()).any(|window| window == bytes) {
                 return Ok(true);
             }
-            // What is sought may lie across two pieces.
+            // The bytes may lie across two pieces.
             at += if read > bytes.len() && at + (read as u64) < to {
                 (read - bytes.len() + 1) as u64
             } else {
@@ -247,8 +247,8 @@ fn memory_holds(pid: i32, bytes: &[u8]) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Proves: the front end stands behind all walls, holds no file and no directory, and has neither the server's seed nor any of
-/// the data in its memory, while this process has the seed (so the search finds what is there).
+/// Proves: the front end is completely sandboxed, has no file and no directory open, and has neither the server's seed
+/// nor any of the data in its memory. This process has the seed, so the search works.
 #[test]
 fn it_holds_nothing() {
     let _alone = alone();
@@ -264,7 +264,7 @@ fn it_holds_nothing() {
         assert_eq!(status_of(pid, set), "0000000000000000", "{set}");
     }
     if !rustix::process::geteuid().is_root() {
-        // Nobody else may look into a process that is not dumpable, which is a wall of its own.
+        // No other process may look into one that is not dumpable, which is a protection of its own.
         assert!(memory_holds(pid.as_raw_nonzero().get(), &[1]).is_err());
         return;
     }
@@ -293,7 +293,7 @@ fn frame(id: u64, payload: &[u8]) -> Vec<u8> {
     [&FrameHeader::encode(id, payload.len())[..], payload].concat()
 }
 
-/// Reads the first answer from what came on a stream, notes aside.
+/// Reads the first answer from what came on a stream, leaving notes out.
 fn answer_in(mut came: &[u8]) -> Option<Response> {
     while came.len() >= 12 {
         let bytes = u32::from_le_bytes(came[..4].try_into().expect("four")) as usize - 8;
@@ -307,15 +307,15 @@ fn answer_in(mut came: &[u8]) -> Option<Response> {
     None
 }
 
-/// Proves, row by row, what a front end that was taken over gets from the back end: what an honest one would, and no
-/// signature, introduction or descriptor beyond.
+/// Proves, row by row, what a compromised front end gets from the back end: what an honest one would, and no signature,
+/// introduction or descriptor beyond that.
 #[test]
 fn a_front_end_taken_over_on_the_channel() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a directory");
     let running = Running::start(folder.path(), Front::TakenOver);
     committed(running.create(2, Transport::Tcp).expect("created"), &running.key);
-    // A device that connects while it is taken over is served; the attacker sees its handshake.
+    // A device that connects to the compromised front end is served; the attacker sees its handshake.
     let anna = running.connect(1);
     assert_eq!(anna.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
     let shown = running.misuse(Misuse::Show).expect("shown");
@@ -382,12 +382,12 @@ fn a_front_end_taken_over_on_the_channel() {
             _ => panic!("{what}: {found:?}"),
         }
     }
-    // Signed anew, but the device's signature does not cover it; nor is it another device's by naming it.
+    // Signed again by the attacker: the device's signature does not cover it, and naming another device does not help.
     let begun = renewed(&introduced);
     assert!(running.say(&BackEndRequest::Sign { transcript: begun[..signed.len()].to_vec() }, false).is_ok());
     let why = running.say(&introduce(&begun), false).expect_err("refused");
     assert!(why.contains("did not sign"), "{why}");
-    // What is no question.
+    // Malformed requests.
     for seed in 0..200u32 {
         let bytes = noise(u64::from(seed), (seed as usize * 37) % 3000);
         let found = running.misuse(Misuse::Say { bytes, file: seed % 5 == 0 });
@@ -399,13 +399,13 @@ fn a_front_end_taken_over_on_the_channel() {
     }
     let large = running.misuse(Misuse::Say { bytes: vec![0; 40 << 10], file: false });
     assert!(large.is_err(), "{large:?}");
-    // Nothing of it has harmed anybody.
+    // None of it has harmed anybody.
     assert_eq!(anna.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
     assert_eq!(insist(&running.connect(2), &Request::Ping), Response::Done);
 }
 
-/// Proves, row by row, what it gets over the stream of a device that did connect: what the device may read, and no order, no
-/// other identity, no other file system, no way past the bounds.
+/// Proves, row by row, what it gets over the stream of a device that did connect: what the device may read, and no
+/// order, no other identity, no other file system, nothing beyond the bounds.
 #[test]
 fn a_front_end_taken_over_on_a_stream() {
     let _alone = alone();
@@ -420,7 +420,7 @@ fn a_front_end_taken_over_on_a_stream() {
             file_system: Some(file_system),
         })
     };
-    // A request in the name of device 1, which did not sign it: device 2 did.
+    // A request in the name of device 1 that device 2 signed.
     let mut forged = Author::new(1);
     forged.key = key(12);
     let fast = encode(&forged.fast(&shown));
@@ -462,7 +462,7 @@ fn a_front_end_taken_over_on_a_stream() {
     ];
     for (what, write_so, bytes, is_right) in table {
         running.misuse(Misuse::KeepNext).expect("it will keep");
-        // Device 1 tries to connect; what it gets is nothing, for its stream was kept.
+        // Device 1 tries to connect, and gets nothing, because the front end has kept its stream.
         assert!(running.try_once(1).is_err(), "{what}");
         let greeted = running.misuse(Misuse::Write(frame(1, &hello(file_system())))).expect("greeted");
         assert!(matches!(answer_in(&greeted), Some(Response::Hello(_))), "{what}");
@@ -477,7 +477,7 @@ fn a_front_end_taken_over_on_a_stream() {
     assert!(running.try_once(1).is_err());
     let found = running.misuse(Misuse::WriteLast(frame(1, &encode(&Request::Look { log_size: 0 }))));
     assert!(found.is_err() || closed(&found.clone().expect("some")), "{found:?}");
-    // The order is what it was, and honest devices are served.
+    // The order is unchanged, and honest devices are served.
     let after = view(insist(&running.connect(2), &Request::Look { log_size: 0 })).view;
     assert_eq!(after.log.size, shown.log.size);
 }

@@ -24,14 +24,14 @@ const PORT: &str = "HOLDFAST_TEST_SERVER_PORT";
 fn config(data: &Path, port: u16) -> ServerConfig {
     let mut config = ServerConfig::new(data, ([127, 0, 0, 1], port).into());
     config.abort_after = Duration::from_secs(120);
-    // So that checkpoints happen under load, too.
+    // Small, so that checkpoints happen under load, too.
     config.checkpoint_records = 50;
-    // So little that parcels must take turns.
+    // So small that parcels have to wait for each other.
     config.parcels.memory_bytes = 4 << 20;
     config
 }
 
-/// Not a test of its own: what the other tests start as a process that they can kill.
+/// Not a test: the server that other tests start as a process and kill.
 #[test]
 fn server_process() {
     let (Ok(data), Ok(port)) = (std::env::var(DATA), std::env::var(PORT)) else { return };
@@ -42,7 +42,7 @@ fn server_process() {
 
 struct Process {
     child: Child,
-    /// Held open: a test harness that cannot print fails.
+    /// Held open, as a test harness that cannot print fails.
     _output: BufReader<std::process::ChildStdout>,
     port: u16,
     key: String,
@@ -122,8 +122,8 @@ fn create(process: &Process, people: u32) {
     committed(answer, &process.key());
 }
 
-/// Proves: a server that is killed again and again in the middle of three devices' load loses nothing it has
-/// acknowledged and applies nothing twice, although its clients send everything unanswered again.
+/// Proves: a server that is killed again and again under the load of three devices loses nothing that it has
+/// acknowledged, and applies nothing twice, although its clients repeat every unanswered request.
 #[test]
 fn kill_nine_under_load() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,8 +147,8 @@ fn kill_nine_under_load() {
     process.terminate();
 }
 
-/// Proves: a reader that waits for a pending operation hears of its commit, or that it waited in vain; and a
-/// pending operation stays when the session that brought it is gone.
+/// Proves: a reader that waits for a pending operation is told of its commit, or that it waited in vain. A pending
+/// operation stays when its session ends.
 #[test]
 fn waiting_for_a_pending_operation() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,8 +178,8 @@ fn waiting_for_a_pending_operation() {
     assert_eq!(insist(&reader, &wait(0)), Response::Structure(Some(Box::new(structure))));
 }
 
-/// Proves: a second server on the directory, one with a newer format, one whose port is taken, and one on a
-/// file instead of a directory are each refused with their own error, and nothing is lost by it.
+/// Proves: a second server on the directory, a directory of a newer format, a port that is in use, and a file instead
+/// of a directory are each refused with an error of their own, and nothing is lost.
 #[test]
 fn unfit_directories_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -209,8 +209,8 @@ fn unfit_directories_are_refused() {
     Server::open(config(folder.path(), 0)).unwrap();
 }
 
-/// Proves: the operator's tasks run against a running server and on the directory of a stopped one; damage is
-/// found and named.
+/// Proves: the operator's tasks work on a running server and on the directory of a stopped one; damage is found and
+/// named.
 #[test]
 fn operators_tasks() {
     let folder = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn operators_tasks() {
             process.terminate();
         }
     }
-    // A byte of the large block goes bad.
+    // The disk changes a byte of the large block.
     let segments = std::fs::read_dir(folder.path().join("store")).unwrap().map(|entry| entry.unwrap().path());
     let large = segments.max_by_key(|path| match path.extension() {
         Some(extension) if extension == "redb" => 0,
@@ -252,8 +252,8 @@ fn operators_tasks() {
     assert_eq!(report.bad_count, 1, "{report:?}");
 }
 
-/// Proves: many large parcels at once, to and from the server, are all carried out although there is not memory for two;
-/// what is asked beside them on the same connection is answered too.
+/// Proves: many large parcels at once, to and from the server, are all handled, although there is not enough memory for
+/// two. Other requests on the same connection are answered meanwhile.
 #[test]
 fn parcels_take_turns() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn parcels_take_turns() {
     });
 }
 
-/// Proves: a key that is no member's gets nothing but a refusal, and an ordinary refusal leaves the session alive.
+/// Proves: a key that no member has gets a refusal and nothing else, and an ordinary refusal does not end the session.
 #[test]
 fn strangers_are_refused() {
     let folder = tempfile::tempdir().unwrap();

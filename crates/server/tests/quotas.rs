@@ -1,4 +1,4 @@
-//! Tests of quotas against members who try not to be charged.
+//! Quotas against members who try not to be charged.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 const LIMIT: u64 = 2 << 20;
-/// What is left beyond for tables and directories; see `crates/server/src/file_system/quotas.rs`.
+/// What remains beyond the limit for tables and directories; see `crates/server/src/file_system/quotas.rs`.
 const RESERVE: u64 = 1 << 20;
 const CHUNK: usize = 200_000;
 
@@ -69,7 +69,7 @@ impl World {
         self.core.handle(&caller, request)
     }
 
-    /// The usage that a device's user sees of itself.
+    /// The usage of its own user that a device is told.
     fn used(&self, device: u8) -> Usage {
         match self.ask(device, Request::Usage) {
             Response::Usage(usage) if device != 0 => {
@@ -107,8 +107,9 @@ fn over(answer: &Response) -> bool {
     matches!(answer, Response::Error(ServerError::OverQuota { used, limit }) if used <= limit || *used <= limit + RESERVE)
 }
 
-/// Proves: a user's limit holds over all of their devices, for each way to store; others have theirs. What was never
-/// named by an operation counts, what is offered again does not, and over all that a restart changes nothing.
+/// Proves: a user's limit applies to all of their devices together, and to each way of storing; other users have their
+/// own. Blocks that no operation has named count, blocks that are offered again do not, and a restart changes none of
+/// it.
 #[test]
 fn every_way_to_store_is_charged() {
     let mut world = World::new(None);
@@ -127,7 +128,7 @@ fn every_way_to_store_is_charged() {
     world.fill(4, 100);
     let full = world.used(4);
     assert!(full.bytes <= LIMIT && full.bytes + CHUNK as u64 > LIMIT && full == world.used(1), "{full:?}");
-    // All or nothing, in every form.
+    // All blocks or none, in every form.
     let fresh = noisy(500);
     let opened = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, vec![], noise(500, CHUNK));
     let parcel = Parcel::pack(&Prefix::default(), &[opened], 3).unwrap();
@@ -139,7 +140,7 @@ fn every_way_to_store_is_charged() {
         let signed = world.ask(device, Request::VStore { index: 0, bytes: b"x".to_vec(), signature });
         assert!(matches!(signed, Response::Error(ServerError::Invalid(_))), "{signed:?}");
         assert!(!world.is_here(fresh.address));
-        // What is here costs nothing, and to hold or pin what others stored neither.
+        // Blocks that are here cost nothing, and neither does holding or pinning what others stored.
         assert_eq!(world.ask(device, Request::Store(vec![noisy(1)])), Response::Done);
     }
     assert_eq!(
@@ -154,20 +155,20 @@ fn every_way_to_store_is_charged() {
     );
     assert_eq!(world.ask(1, Request::Pin { addresses: roots, seconds: 60 }), Response::Done);
     assert_eq!((world.used(1), world.used(2).blocks), (full, 1));
-    // Nobody frees what others stored, nor has others pay for it.
+    // Nobody can free what others stored, or make others pay for it.
     let given_up = world.ask(1, Request::Dereference(vec![fresh.address]));
     assert_eq!(given_up, Response::Dereferenced(0));
     world = world.reopen(None);
     assert_eq!((world.used(1), world.used(2).blocks), (full, 1));
     assert!(over(&world.ask(1, Request::Store(vec![noisy(501)]))));
     assert!(world.is_here(fresh.address));
-    // The superuser hears of everybody.
+    // The superuser is told of everybody.
     let Response::Usage(all) = world.ask(0, Request::Usage) else { panic!("usage") };
     assert_eq!(all.iter().map(|usage| usage.user.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!((all[1], all[2].limit), (full, None));
 }
 
-/// Proves: small blocks of other kinds than chunks are let in beyond the limit, as far as the reserve goes.
+/// Proves: small blocks of other kinds than chunks are accepted beyond the limit, up to the reserve.
 #[test]
 fn the_reserve_has_an_end() {
     let world = World::new(None);
@@ -185,8 +186,8 @@ fn the_reserve_has_an_end() {
     assert!(tables >= 50 && used <= LIMIT + RESERVE && used + 21_000 > LIMIT + RESERVE, "{tables}, {used}");
 }
 
-/// Proves: an operation that brings too much is refused and given up for good: neither a late copy of it nor its commit
-/// is taken when there is room later. One without such blocks goes through.
+/// Proves: an operation that carries too much is refused and given up for good: neither a late copy of it nor its
+/// commit is accepted when there is room later. An operation without such blocks is accepted.
 #[test]
 fn operations_are_charged_and_given_up_for_good() {
     let mut world = World::new(None);
@@ -241,14 +242,14 @@ fn operations_are_charged_and_given_up_for_good() {
     assert_eq!(world.ask(1, fast), Response::Refused);
     assert_eq!(world.ask(1, update), Response::Refused);
     assert_eq!(world.ask(1, commit), Response::Aborted);
-    // And she goes on.
+    // The user goes on.
     let (certificate, ordered) = alice.update(&look(&world));
     let shown = view(world.ask(1, ordered)).view;
     assert_eq!(committed(world.ask(1, alice.commit(&shown, &certificate)), &key(2).public()), alice.last);
     assert_eq!(committed(world.ask(1, alice.fast(&look(&world))), &key(2).public()), alice.last);
 }
 
-/// Proves: the operator's limit counts for everybody, and where both limit somebody, the lower one.
+/// Proves: the operator's limit applies to everybody, and where both limit a user, the lower one does.
 #[test]
 fn the_lower_limit_counts() {
     let limits = |world: &World| match world.ask(0, Request::Usage) {

@@ -57,7 +57,7 @@ impl World {
         Caller { peer: key, local: true, file_system, answer_bytes: usize::MAX }
     }
 
-    /// A request by a device; 0 is the superuser's.
+    /// Makes a request as a device; 0 is the superuser's.
     fn ask(&self, device: u8, request: Request) -> Response {
         let key = if device == 0 { superuser() } else { key(10 + device) };
         self.core.handle(&self.caller(key.public()), request)
@@ -88,8 +88,8 @@ fn not_allowed(response: &Response) -> bool {
     matches!(response, Response::Error(ServerError::NotAllowed(_)))
 }
 
-/// Proves: creation is open to whom the policy says, bound to the superuser's own session, answered alike when
-/// sent again, and refused for another founding of the same file system.
+/// Proves: file systems can be created by those whom the policy names, in the superuser's own session. The same request
+/// sent again gets the same answer, and another founding of the same file system is refused.
 #[test]
 fn creation_is_policed_and_repeatable() {
     let world = World::empty();
@@ -110,8 +110,8 @@ fn creation_is_policed_and_repeatable() {
     assert_eq!(world.look(0).view.slots.len(), 1);
 }
 
-/// Proves: strangers get the proof of identity and nothing else; versions are negotiated; an unknown file system
-/// is named as such.
+/// Proves: strangers get the proof of identity and nothing else; versions are negotiated; an unknown file system is
+/// named as such.
 #[test]
 fn greetings_distinguish_strangers() {
     let world = World::new();
@@ -153,8 +153,8 @@ fn greetings_distinguish_strangers() {
     assert!(invalid(&world.core.handle(&nowhere, Request::Look { log_size: 0 })));
 }
 
-/// Proves: what was acknowledged is there after a power loss, with a checkpoint in between and without, and the
-/// log of updates still proves that it only grew.
+/// Proves: what was acknowledged is there after a power loss, with a checkpoint in between and without, and the log of
+/// updates can still prove that it only grew.
 #[test]
 fn acknowledged_operations_survive_power_loss() {
     let mut world = World::new();
@@ -183,8 +183,8 @@ fn acknowledged_operations_survive_power_loss() {
     }
 }
 
-/// Proves: the same bytes get the same answer and are applied once, before and after a restart; a number that
-/// was refused stays refused.
+/// Proves: the same bytes get the same answer and are applied once, before and after a restart; a number that was
+/// refused stays refused.
 #[test]
 fn resending_is_harmless() {
     let mut world = World::new();
@@ -198,7 +198,7 @@ fn resending_is_harmless() {
     committed(world.ask(1, request), &server);
     assert_eq!(world.look(1).view.log.size, size);
 
-    // Signed against a view that is no longer the present one.
+    // Signed for a view that is no longer the present one.
     let mut bob = Author::new(2);
     let stale = bob.fast(&world.look(2).view);
     committed(world.fast(&mut alice), &server);
@@ -222,8 +222,8 @@ fn resending_is_harmless() {
     assert!(world.look(1).view.pending.is_empty());
 }
 
-/// Proves: a pending operation outlives its session and a restart, blocks no longer than the time-out, is then
-/// dead for good, and its author is told so.
+/// Proves: a pending operation survives its session and a restart, blocks others no longer than the time-out, is then
+/// aborted for good, and its author is told so.
 #[test]
 fn a_dead_client_is_passed_after_the_time_out() {
     let mut world = World::new();
@@ -253,8 +253,8 @@ fn a_dead_client_is_passed_after_the_time_out() {
     assert_eq!(world.ask(1, returning), Response::Aborted);
 }
 
-/// Proves: badly signed, foreign, misnumbered, unauthorised and dangling operations are refused and change
-/// nothing, and the file system goes on for everybody else.
+/// Proves: operations that are badly signed, foreign, misnumbered, unauthorised or with missing blocks are refused and
+/// change nothing, and the file system goes on for everybody else.
 #[test]
 fn rule_breakers_harm_nobody() {
     let world = World::new();
@@ -292,7 +292,7 @@ fn rule_breakers_harm_nobody() {
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
 
     assert_eq!(world.look(1).view, before);
-    // Her own first number is used up by what was refused.
+    // The refused operation has used up her first number.
     alice.last = 1;
     alice.give_up();
     committed(world.fast(&mut alice), &server);
@@ -308,9 +308,9 @@ fn carrying(mut operation: Request, blocks: Attached) -> Request {
     operation
 }
 
-/// Proves: what was refused for blocks that are missing is not taken later, when another copy of it brings them. (A
-/// mount that is killed leaves a copy that waits for leases; the next one asks again without the blocks, is refused,
-/// and gives the number up.)
+/// Proves: an operation that was refused because blocks were missing is not accepted later, when another copy of it
+/// brings them. (A mount that is killed leaves a copy that waits for leases. The next mount asks again without the
+/// blocks, is refused, and gives the number up.)
 #[test]
 fn what_is_refused_for_missing_blocks_stays_refused() {
     let world = World::new();
@@ -334,12 +334,13 @@ fn what_is_refused_for_missing_blocks_stays_refused() {
     let (certificate, update) = alice.update(&world.look(1).view);
     let shown = view(world.ask(1, update)).view;
     committed(world.ask(1, alice.commit(&shown, &certificate)), &server);
-    // Also after a restart, by when its number is long passed.
+    // Also after a restart, when its number has long passed.
     let world = world.restart(Crash::PowerLoss);
     assert!(invalid(&world.ask(1, whole)));
 }
 
-/// Proves: server keys change only upwards, by the superuser, and never so that this server locks itself out.
+/// Proves: server keys change only to a higher sequence number, by the superuser, and never so that this server locks
+/// itself out.
 #[test]
 fn server_keys_are_replaced_in_order() {
     let mut world = World::new();
@@ -365,7 +366,7 @@ fn server_keys_are_replaced_in_order() {
     assert_eq!(welcome.file_system.unwrap().1.value.sequence, 2);
 }
 
-/// Proves: a removed device is refused from then on, an added one is let in, without a new session.
+/// Proves: a removed device is refused from then on, an added one is accepted, without a new session.
 #[test]
 fn membership_in_force_decides() {
     let world = World::new();
@@ -400,8 +401,8 @@ fn membership_in_force_decides() {
     assert!(settled.blocks.is_empty(), "nothing has changed since");
 }
 
-/// Proves: blocks are served to members only as they were stored, with the first storer's header; an answer
-/// that would be too large ends early; signed blocks and DECREF work through the server.
+/// Proves: blocks are served to members only, as they were stored, with the header of the first who stored them. An
+/// answer that would be too large ends early. Signed blocks and DECREF work through the server.
 #[test]
 fn blocks_are_stored_and_served() {
     let world = World::new();
@@ -451,8 +452,8 @@ fn blocks_are_stored_and_served() {
     assert_eq!((bytes.as_slice(), found), (&b"mine"[..], signature));
 }
 
-/// Proves: on a full disk requests are answered with NoSpace and change nothing; when there is room again, the
-/// same bytes go through; nothing acknowledged is lost in between or after a power loss.
+/// Proves: on a full disk requests are answered with NoSpace and change nothing. When there is room again, the same
+/// bytes are accepted. Nothing acknowledged is lost in between or after a power loss.
 #[test]
 fn a_full_disk_is_survived() {
     let mut world = World::new();
@@ -497,8 +498,8 @@ fn a_full_disk_is_survived() {
     assert_eq!(committed(world.ask(1, waiting), &server), alice.last);
 }
 
-/// Proves: after a failed sync nothing is acknowledged any more, not even what would need no sync; a restart
-/// goes on from what was acknowledged.
+/// Proves: after a failed sync nothing is acknowledged any more, not even what would need no sync; a restart continues
+/// with what was acknowledged.
 #[test]
 fn a_failed_sync_ends_the_service() {
     let mut world = World::new();
@@ -514,8 +515,8 @@ fn a_failed_sync_ends_the_service() {
     assert_eq!(committed(world.ask(1, request), &server), alice.last);
 }
 
-/// Proves: wherever the power fails during a run of operations, what was acknowledged is there afterwards, what
-/// was not can be sent again, and nothing is applied twice.
+/// Proves: wherever the power fails during a run of operations, what was acknowledged is there afterwards, what was not
+/// can be sent again, and nothing is applied twice.
 #[test]
 fn power_loss_at_every_step() {
     let server = key(2).public();
@@ -557,8 +558,8 @@ fn power_loss_at_every_step() {
     }
 }
 
-/// Proves: garbage goes, but not what is in force, nor what a head of the last window leads to, nor what is
-/// pinned; also when a restart lies between the noting of a head and the collection.
+/// Proves: garbage is collected, but not what is in force, nor what a head within the window leads to, nor what is
+/// pinned; also when there is a restart between the noting of a head and the collection.
 #[test]
 fn garbage_collection_keeps_what_clients_may_need() {
     let hour = 3_600_000;
@@ -605,8 +606,9 @@ fn garbage_collection_keeps_what_clients_may_need() {
     committed(world.fast(&mut alice), &server);
 }
 
-/// Proves: members hold what is there, in their own name: others see it and cannot end it, the superuser can; it keeps
-/// what nobody refers to any more, over a restart and a power loss; and a strange wish is refused.
+/// Proves: members can hold blocks that are there, in their own name. Others see the hold and cannot end it; the
+/// superuser can. It keeps what nobody refers to any more, over a restart and a power loss. Malformed requests are
+/// refused.
 #[test]
 fn holds() {
     let mut world = World::new();
@@ -642,8 +644,8 @@ fn holds() {
     assert!(!here(&world));
 }
 
-/// Proves: every sync that the server itself asks for is needed: without it, some power loss loses what was
-/// acknowledged or leaves a directory that cannot be served.
+/// Proves: every sync that the server asks for is needed: without it, some power loss loses what was acknowledged, or
+/// leaves a directory that cannot be served.
 #[test]
 fn every_sync_is_needed() {
     let survives = |seed: u64, disabled: Option<&'static str>| {
@@ -682,8 +684,8 @@ fn every_sync_is_needed() {
         committed(world.fast(&mut alice), &key(2).public());
     }
     world.core.checkpoint_if_due();
-    // Those of past states and of the witnesses' tree, which is made again from the log, have tests of their own; and each
-    // file that is made syncs the directory for those made with it, so none of these syncs is missed alone.
+    // The syncs of past states and of the witnesses' tree, which is made again from the log, have tests of their own.
+    // Making a file syncs the directory for all files made with it, so none of these syncs is missed alone.
     let ours: Vec<_> =
         world.disk.sites().into_keys().filter(|site| site.0.starts_with("server: log-tree nodes")).collect();
     assert_eq!(ours.len(), 1, "{ours:?}");
@@ -695,7 +697,7 @@ fn every_sync_is_needed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Proves: no request that decodes, however mangled, makes the server panic or keeps it from serving others.
+    /// Proves: no request that can be decoded, however mutated, makes the server panic or keeps it from serving others.
     #[test]
     fn mangled_requests_are_survived(
         which in 0usize..13,
@@ -750,8 +752,8 @@ proptest! {
     }
 }
 
-/// Proves: an operation costs one group commit, blocks included, whether its table is new or (as when it only
-/// looks) the one before.
+/// Proves: an operation costs one group commit, blocks included, whether its table is new or, as when it only reads,
+/// the one before.
 #[test]
 fn an_operation_costs_one_sync() {
     let world = World::new();
@@ -790,8 +792,8 @@ fn an_operation_costs_one_sync() {
     assert_eq!(syncs() - before, 1, "the table before");
 }
 
-/// Proves: a file system whose order is damaged is refused by name and cannot be created over; its neighbour on
-/// the same server is served as ever.
+/// Proves: a file system whose order is damaged is refused by name and cannot be created again over it; another one on
+/// the same server is served as before.
 #[test]
 fn damage_to_one_file_system_spares_the_other() {
     let mut world = World::new();
@@ -810,7 +812,7 @@ fn damage_to_one_file_system_spares_the_other() {
     let greet = |world: &World, id| {
         world.core.greet(other.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(id))
     };
-    // The last leaf of the first file system's log of updates, from which nothing else can make it again.
+    // The last leaf of the first file system's log of updates, which nothing else can restore.
     let name = format!("tree-{}", file_system());
     world.disk.corrupt(&name, world.disk.length(&name).unwrap() - 10);
     world = world.restart(Crash::Kill);
@@ -833,8 +835,8 @@ fn damage_to_one_file_system_spares_the_other() {
     );
 }
 
-/// Proves: locks are members' only, exclusive ones only of who may write the file; they keep others out until they
-/// are given up, and a holder that falls silent loses them to who wants them; senseless ranges are refused.
+/// Proves: only members can lock, and exclusively only those who may write the file. Locks keep others out until they
+/// are given up. A holder that falls silent loses them to who asks for them. Malformed ranges are refused.
 #[test]
 fn locks_are_reserved_for_members() {
     use holdfast_content::{Handle, PrincipalId, UserId};

@@ -1,5 +1,5 @@
-//! A server and its witnesses, on a disk that loses power: what is signed is durable, the second tree survives or is made
-//! again, and clients are given proofs that hold.
+//! A server and its witnesses, on a disk that loses power: what is signed is durable, the second tree survives or is
+//! made again, and the proofs that clients get are valid.
 
 use crate::common;
 
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// The size of the one head that is shown, after all that a client checks.
+    /// The size of the one head that is shown, after all checks of a client.
     fn verified(&self, accepted: holdfast_protocol::structure::LogHead) -> u64 {
         let heads = self.heads(accepted.size);
         let witnesses = [self.witness.verifier().clone()];
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// What a witness answers over HTTP, without HTTP.
+/// What a witness answers to a request, without HTTP.
 fn answer(
     witness: &WitnessState,
     logs: &[VerifierKey],
@@ -136,8 +136,8 @@ fn answer(
     }
 }
 
-/// Proves: each head that is shown is within what the client has accepted, however far behind that is, with proofs that
-/// hold; and without witnesses there are none.
+/// Proves: each head that is shown is within what the client has accepted, however far behind that is, with valid
+/// proofs. Without witnesses no head is shown.
 #[test]
 fn heads_hold_for_everybody() {
     let world = World::new();
@@ -153,14 +153,15 @@ fn heads_hold_for_everybody() {
     for head in &accepted {
         assert_eq!(world.verified(*head), head.size);
     }
-    // A client that has seen what was not signed yet is shown the newest before.
+    // A client that has seen more than is signed is shown the newest head that is.
     world.operate(&mut author);
     assert_eq!(world.verified(world.look().view.log), accepted.last().unwrap().size);
     assert_eq!(world.heads(1000), Vec::new(), "more than there is");
     assert_eq!(world.heads(0), Vec::new());
 }
 
-/// Proves: after power losses, lost answers and a lost tree the witness is never asked to sign two histories, and signs on.
+/// Proves: after power losses, lost answers and a lost tree, the witness is never asked to sign two histories, and goes
+/// on signing.
 #[test]
 fn an_honest_server_never_contradicts_itself() {
     let mut world = World::new();
@@ -172,7 +173,7 @@ fn an_honest_server_never_contradicts_itself() {
         }
         match round % 7 {
             0 => world.round().unwrap(),
-            // The witness has signed, and the server does not hear of it.
+            // The witness has signed, and its answer does not reach the server.
             1 => {
                 let logs = [log_key(&file_system(), key(2).public())];
                 let lost = world.file_system().request_cosignature(0, Duration::ZERO, &mut |sent| {
@@ -182,7 +183,7 @@ fn an_honest_server_never_contradicts_itself() {
                 assert!(lost.is_err());
             }
             2 => world = world.restart(Crash::PowerLoss),
-            // The tree is on disk, whole, altered at its beginning or its end, lost, or of an unknown size.
+            // The tree on disk is whole, altered at its beginning or its end, lost, or of an unknown size.
             what => {
                 world.round().unwrap();
                 world.core.checkpoint_if_due();
@@ -195,7 +196,7 @@ fn an_honest_server_never_contradicts_itself() {
                 world = world.restart(Crash::PowerLoss);
             }
         }
-        // What is damaged may be found out by one that fails.
+        // A round may fail when it finds the damage; the next one succeeds.
         world.round().or_else(|_| world.round()).unwrap();
         let log = world.look().view.log;
         assert_eq!(world.verified(log), log.size, "round {round}");
@@ -203,14 +204,14 @@ fn an_honest_server_never_contradicts_itself() {
     assert_eq!(world.witness.refused(), Vec::<std::path::PathBuf>::new());
 }
 
-/// Proves: a server on the data of an older backup is not signed for, and says why.
+/// Proves: no witness signs for a server on the data of an older backup, and the server says why.
 #[test]
 fn an_older_backup_is_not_signed_for() {
     let mut world = World::new();
     let mut author = Author::new(1);
     world.operate(&mut author);
     world.round().unwrap();
-    // The witness has gone on with the true server; this one never heard of that.
+    // The witness has signed for the true server; the restored one has no record of that.
     let ahead = World::new();
     let mut other = Author::new(2);
     for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! Views by difference, for servers that lie: they make up whole views, which are then shown in the way that the client asked
-//! for.
+//! Views by difference, for servers that lie: they make up whole views, which are then shown in the form that the
+//! client asked for.
 
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::packed::Difference;
@@ -14,7 +14,8 @@ pub fn want_whole(request: &mut Request) -> Option<u64> {
     }
 }
 
-/// Shows a view by its difference, if that is wanted. Nothing is left out, as the client need not have what a liar shows.
+/// Shows a view as a difference, if the client asked for that. Nothing is left out, as the client need not have what a
+/// liar shows.
 pub fn by_difference(answer: Response, since: Option<u64>) -> Response {
     let Some(since) = since else { return answer };
     match answer {

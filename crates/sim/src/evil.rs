@@ -1,4 +1,4 @@
-//! A server in the hands of its operator: the real server behind a layer that answers falsely.
+//! A malicious operator's server: the real server behind a layer that answers falsely.
 //!
 //! It holds the real server key and the real data, so everything it says arrives over an authentic channel. What
 //! clients make of each [`Attack`] is the table in `crates/sim/tests/operator.rs`; the demo plays some of them.
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the operator does.
+/// An attack of the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Attack {
     /// Nothing.
@@ -70,7 +70,7 @@ impl<S: Service> Evil<S> {
         Evil { inner, attack: Mutex::new(Attack::Honest), memory: Mutex::default() }
     }
 
-    /// Begins (or, with [`Attack::Honest`], ends) an attack.
+    /// Starts an attack or, with [`Attack::Honest`], ends it.
     pub fn begin(&self, attack: Attack) {
         *self.attack.lock() = attack;
         let mut memory = self.memory.lock();

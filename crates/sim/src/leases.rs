@@ -19,27 +19,27 @@ use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::vector::VoidSet;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long leases last here, in milliseconds.
+/// The term of leases, in milliseconds.
 pub const TERM_MS: u64 = 10_000;
 const CLIENTS: u32 = 4;
 const FILES: u64 = 3;
-/// How long a kernel keeps what it was given.
+/// How long a kernel caches what it was given.
 const KERNEL_MS: u64 = 1_000;
-/// After this long without an answer a client asks again.
+/// The time without an answer after which a client asks again.
 const AGAIN_MS: u64 = 700;
 
-/// What the server does wrong, or the drivers around the machines: each must be noticed by the oracle.
+/// A fault of the server, or of the drivers around the machines: the oracle must notice each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Nothing.
     None,
     /// The server orders changes without waiting for recalls.
     NoWaiting,
-    /// It grants what others have pending.
+    /// The server grants leases of what others have pending.
     PendingGranted,
-    /// It grants to a repeated request as to a new one.
+    /// The server grants leases to a repeated request as to a new one.
     RepeatGranted,
-    /// It forgets over a restart who held leases.
+    /// The server forgets over a restart who held leases.
     Forgetful,
     /// Clients count the term from the answer.
     LateCount,
@@ -49,7 +49,7 @@ pub enum Fault {
     NeverRecalls,
     /// The server recalls everything all the time.
     AlwaysRecalls,
-    /// The server does not mind what operations read.
+    /// The server ignores what operations read.
     ReadsIgnored,
     /// The server does not say what others hold exclusively.
     NothingWithheld,
@@ -57,16 +57,16 @@ pub enum Fault {
     HastyFlush,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Report {
     /// Operations with an answer.
     pub operations: u64,
     /// Reads under lease.
     pub leased: u64,
-    /// Of those: outdated.
+    /// Reads under lease that were outdated.
     pub outdated: u64,
-    /// By how much at most, in milliseconds.
+    /// The largest age of an outdated read, in milliseconds.
     pub outdated_ms_max: u64,
     /// Recalls that were carried out.
     pub recalls: u64,
@@ -74,13 +74,13 @@ pub struct Report {
     pub fetched: u64,
     /// Changes made under exclusive leases.
     pub made_here: u64,
-    /// Steps in which each held something exclusively.
+    /// Steps in which every client held something exclusively.
     pub exclusive: [u64; CLIENTS as usize],
-    /// Steps in which somebody had the delegation.
+    /// Steps in which some client had the delegation.
     pub delegated: u64,
     /// Operations that read or changed what another held exclusively.
     pub intruded: u64,
-    /// How long one that changes nothing had to wait at most, in milliseconds.
+    /// The longest wait of an operation that changes nothing, in milliseconds.
     pub waited_ms_max: u64,
 }
 
@@ -90,10 +90,10 @@ type State = BTreeMap<Handle, u64>;
 struct Operation {
     number: u64,
     changes: State,
-    /// They were acknowledged before.
+    /// These operations were acknowledged before.
     are_made: bool,
-    wish: LeaseRequest,
-    /// When it was sent first, by its client's clock: the term counts from then.
+    lease_request: LeaseRequest,
+    /// When the request was sent first, by its client's clock: the term counts from then.
     begun_ms: u64,
 }
 
@@ -113,7 +113,7 @@ struct Waiting {
     claim: Option<ClaimId>,
 }
 
-/// What a file was from some moment on, and by whom.
+/// The state of a file from some moment on, and its writer.
 struct Version {
     value: u64,
     at_ms: u64,
@@ -132,16 +132,16 @@ struct Client {
     state: State,
     /// Changes made here that are not on their way yet.
     gathered: State,
-    /// A recall waits for them, and for what is on its way.
+    /// A recall waits for these changes, and for those on their way.
     flushes: bool,
-    /// Until when they can be sent before others go on, by its own clock.
+    /// Until when they can be sent before others go on, by the client's own clock.
     gathered_until_ms: u64,
     under_way: Option<(Operation, u64)>,
     next_number: u64,
     asked_ms: Option<u64>,
-    /// No question before this: a recall is being carried out.
+    /// No request before this time: a recall is being carried out.
     busy_until_ms: u64,
-    /// What the kernel keeps, and until when.
+    /// What the kernel caches, and until when.
     kernel: BTreeMap<Handle, (u64, u64)>,
     kernel_forgets_ms: Option<u64>,
     asleep_until_ms: u64,
@@ -156,10 +156,10 @@ struct World {
     now_ms: u64,
     table: LeaseTable,
     committed: State,
-    /// What each file was from when on: what was ordered, or acknowledged by whoever holds it exclusively.
+    /// The states of each file with their times: of what was ordered, or acknowledged by an exclusive holder.
     since: BTreeMap<Handle, Vec<Version>>,
-    /// Files of which a change was acknowledged by a client that died, or slept for too long, with it; and since when files
-    /// are not that any more, as others were changed.
+    /// Files of which a change was acknowledged by a client that died or slept for too long with it, and the time from
+    /// which this is over, because others have changed the file.
     uncertain: BTreeSet<Handle>,
     certain_since: BTreeMap<Handle, u64>,
     pending: Vec<Pending>,
@@ -173,20 +173,20 @@ struct World {
     work: Work,
 }
 
-/// What clients do.
+/// What clients do in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// All operate at all times, and wish for leases.
+    /// All operate at all times, and ask for leases.
     Leases,
-    /// One is alone for a while, and they wish to hold files exclusively, and for no leases.
+    /// One is alone for a while; they ask to hold files exclusively, and for no leases.
     Lonely,
-    /// All operate at all times, and wish for leases, and mostly to hold files exclusively.
+    /// All operate at all times, and ask for leases, mostly exclusive ones.
     Contended,
 }
 
-/// How long only one client operates, if they are alone at times.
+/// How long only one client operates, in runs in which one is alone.
 const ALONE_MS: u64 = 30_000;
-/// How long then all do.
+/// How long all operate then.
 const TOGETHER_MS: u64 = 3_000;
 
 /// Runs clients that hold files exclusively, one after the other, under leases of the usual term.
@@ -381,8 +381,9 @@ impl World {
         }
     }
 
-    /// A client has changed a file, or an operation that changes it is ordered. What it made by itself before counts from then
-    /// on; unless others have changed the file since, as it had slept for too long, or what it made after that is lost.
+    /// A client has changed a file, or an operation that changes it is ordered. What the client made by itself before
+    /// counts from then on; unless others have changed the file since, as it had slept for too long, or what it made
+    /// after that is lost.
     fn is_now(&mut self, client: u32, file: Handle, value: u64) {
         if self.uncertain.remove(&file) {
             self.certain_since.insert(file, self.now_ms);
@@ -398,11 +399,11 @@ impl World {
         }
     }
 
-    /// Orders what nothing forbids.
+    /// Orders every operation that nothing holds up.
     fn serve(&mut self) {
         let mut left = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            // Ordered by a copy of another run.
+            // Ordered already, by a copy of another run's request.
             if let Some(state) = self.answered.get(&(waiting.client, waiting.operation.number)).cloned() {
                 self.answer(&waiting, state, false);
                 if let Some(claim) = waiting.claim {
@@ -417,27 +418,34 @@ impl World {
                 self.pending.iter().any(|pending| operation.changes.contains_key(&pending.change.0));
             let recalls = self.fault != Fault::NeverRecalls;
             let obstacle = recalls
-                .then(|| self.table.recall_conflicts(device, &touched, operation.wish.exclusive, self.now_ms))
+                .then(|| {
+                    self.table.recall_conflicts(
+                        device,
+                        &touched,
+                        operation.lease_request.exclusive,
+                        self.now_ms,
+                    )
+                })
                 .flatten()
                 .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
-                waiting
-                    .claim
-                    .get_or_insert_with(|| self.table.claim(device, &touched, operation.wish.exclusive));
+                waiting.claim.get_or_insert_with(|| {
+                    self.table.claim(device, &touched, operation.lease_request.exclusive)
+                });
                 left.push(waiting);
                 continue;
             }
             let about: Vec<Handle> = operation
                 .changes
                 .keys()
-                .chain(&operation.wish.reads)
-                .chain(&operation.wish.edits)
+                .chain(&operation.lease_request.reads)
+                .chain(&operation.lease_request.edits)
                 .copied()
                 .collect();
             let others = (0..CLIENTS).filter(|client| *client != waiting.client);
             let intrudes = |client: &u32| self.holds_exclusively(*client, about.iter().copied());
             self.report.intruded += others.filter(intrudes).count() as u64;
-            if operation.changes.is_empty() && operation.wish.edits.is_empty() {
+            if operation.changes.is_empty() && operation.lease_request.edits.is_empty() {
                 let waited_ms = self.now_ms - waiting.since_ms;
                 self.report.waited_ms_max = self.report.waited_ms_max.max(waited_ms);
             }
@@ -471,11 +479,11 @@ impl World {
     fn touched(&self, waiting: &Waiting) -> Footprint {
         let certificate = certificate(waiting.client, &waiting.operation.changes);
         let nothing = LeaseRequest::none(0);
-        let wish = match self.fault {
+        let lease_request = match self.fault {
             Fault::ReadsIgnored => &nothing,
-            _ => &waiting.operation.wish,
+            _ => &waiting.operation.lease_request,
         };
-        Footprint::by(&certificate, &self.membership).reading(Some(wish), |_| true)
+        Footprint::by(&certificate, &self.membership).reading(Some(lease_request), |_| true)
     }
 
     fn answer(&mut self, waiting: &Waiting, state: State, fresh: bool) {
@@ -487,17 +495,17 @@ impl World {
             }
         }
         let touched = self.touched(waiting);
-        let wish = &waiting.operation.wish;
-        let id = SessionId { device: DeviceId(waiting.client), run: wish.run };
+        let lease_request = &waiting.operation.lease_request;
+        let id = SessionId { device: DeviceId(waiting.client), run: lease_request.run };
         let fresh = fresh || self.fault == Fault::RepeatGranted;
-        let mut grant = self.table.grant(id, wish, &touched, fresh, &pending, self.now_ms);
+        let mut grant = self.table.grant(id, lease_request, &touched, fresh, &pending, self.now_ms);
         if grant.term_ms > 0 {
             self.noted.insert(id);
         }
         if self.fault == Fault::NothingWithheld {
             grant.withheld = Withheld::default();
         }
-        let (run, number, sent_ms) = (wish.run, waiting.operation.number, waiting.sent_ms);
+        let (run, number, sent_ms) = (lease_request.run, waiting.operation.number, waiting.sent_ms);
         self.send(waiting.client, false, Message::Answer { run, number, state, grant, sent_ms });
     }
 
@@ -509,9 +517,10 @@ impl World {
                 if let Some(state) = self.answered.get(&(client, number)).cloned() {
                     return self.answer(&waiting, state, false);
                 }
-                let run = waiting.operation.wish.run;
+                let run = waiting.operation.lease_request.run;
                 let is_known = |known: &Waiting| {
-                    (known.client, known.operation.number, known.operation.wish.run) == (client, number, run)
+                    (known.client, known.operation.number, known.operation.lease_request.run)
+                        == (client, number, run)
                 };
                 // Of one run's requests the first is answered.
                 if !self.waiting.iter().any(is_known) {
@@ -549,7 +558,7 @@ impl World {
             self.clients[index].kernel.clear();
             self.clients[index].kernel_forgets_ms = None;
         }
-        // The kernel's own programs go on even when the client's process does not.
+        // The kernel goes on even when the client's process does not.
         if self.random.chance(30) {
             let files = files();
             let file = *self.random.pick(&files);
@@ -568,7 +577,7 @@ impl World {
                 return;
             }
             1 => {
-                // It dies; the next run knows nothing of leases, and its kernel keeps nothing.
+                // The client dies; its next run knows nothing of leases, and its kernel caches nothing.
                 let run = u128::from(self.random.number());
                 let one = &mut self.clients[index];
                 (one.run, one.holder) = (run, LeaseHolder::default());
@@ -576,7 +585,7 @@ impl World {
                 one.kernel.clear();
                 (one.flushes, one.gathered_until_ms) = (false, 0);
                 if let Some((operation, _)) = &mut one.under_way {
-                    operation.wish =
+                    operation.lease_request =
                         LeaseRequest { exclusive: self.work != Work::Leases, ..LeaseRequest::none(run) };
                 }
                 // What was only here is lost; what was on its way is sent again.
@@ -601,7 +610,7 @@ impl World {
                         self.clients[index].kernel.insert(file, (value, clock_ms + left_ms));
                     }
                 }
-                // What others have pending is not to be leased.
+                // What others have pending is not leased.
                 None => self.report.outdated += 1,
             }
         }
@@ -618,7 +627,7 @@ impl World {
         let one = &mut self.clients[client as usize];
         match message {
             Message::Answer { run, number, state, grant, sent_ms } => {
-                // What a run asked that has died reaches nobody: its connection died with it.
+                // Nobody gets the answer to a request of a run that has died: its connection died with it.
                 if run != one.run {
                     return;
                 }
@@ -626,7 +635,7 @@ impl World {
                     return;
                 }
                 let (operation, _) = one.under_way.take().expect("it is there");
-                // What is written goes through the kernel, which so knows of it.
+                // Writes go through the kernel, which so knows of them.
                 one.kernel.retain(|file, _| !operation.changes.contains_key(file));
                 one.state = state;
                 let sent_ms = if self.fault == Fault::LateCount { clock_ms } else { sent_ms };
@@ -637,7 +646,7 @@ impl World {
                 let begun_ms = operation.begun_ms - one.clock_ahead_ms;
                 self.report.operations += 1;
                 for file in files() {
-                    let is_named = operation.wish.reads.contains(&file);
+                    let is_named = operation.lease_request.reads.contains(&file);
                     if !grant.withheld.has(&file) || (is_named && grant.withheld.everything) {
                         self.check_fetched(client, file, begun_ms);
                     }
@@ -698,7 +707,7 @@ impl World {
                 } else if self.random.chance(4) && self.may_operate(client) {
                     let files = files();
                     let file = *self.random.pick(&files);
-                    // What is made here is at the server before anything goes there straight.
+                    // Changes made here are at the server before anything is sent there directly.
                     let may_change = self.clients[index].gathered.is_empty() && self.random.chance(30);
                     let change = may_change.then(|| (file, self.random.number() >> 1));
                     self.begin(client, change.into_iter().collect(), false, clock_ms);
@@ -706,7 +715,8 @@ impl World {
             }
             Some(_) => {}
         }
-        // A change by itself, of what it holds exclusively for long enough to send that, while nothing goes straight.
+        // A change made here, of a file that is held exclusively for long enough to send it, while nothing is sent
+        // directly.
         let files = files();
         let file = *self.random.pick(&files);
         let holder = &self.clients[index].holder;
@@ -726,48 +736,49 @@ impl World {
     }
 
     fn begin(&mut self, client: u32, changes: State, are_made: bool, clock_ms: u64) {
-        let mut wish = LeaseRequest::none(self.clients[client as usize].run);
+        let mut lease_request = LeaseRequest::none(self.clients[client as usize].run);
         for file in files() {
             if self.work != Work::Lonely {
                 match self.random.below(4) {
-                    0 => wish.scopes.push(Scope::File(file)),
-                    1 => wish.scopes.push(Scope::Principal(file.principal)),
+                    0 => lease_request.scopes.push(Scope::File(file)),
+                    1 => lease_request.scopes.push(Scope::Principal(file.principal)),
                     _ => {}
                 }
             }
             match self.random.below(12) {
-                0 | 1 => wish.reads.push(file),
-                2 => wish.edits.push(file),
+                0 | 1 => lease_request.reads.push(file),
+                2 => lease_request.edits.push(file),
                 _ => {}
             }
         }
-        wish.exclusive = match self.work {
+        lease_request.exclusive = match self.work {
             Work::Leases => false,
             Work::Lonely => true,
             Work::Contended => self.random.chance(70),
         };
         let now_ms = self.now_ms;
         let one = &mut self.clients[client as usize];
-        let operation = Operation { number: one.next_number, changes, are_made, wish, begun_ms: clock_ms };
+        let operation =
+            Operation { number: one.next_number, changes, are_made, lease_request, begun_ms: clock_ms };
         one.next_number += 1;
         one.under_way = Some((operation.clone(), now_ms));
         self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
     }
 
-    /// What a client shows its programs of a file.
+    /// The state of a file that a client shows its programs.
     fn seen(&self, client: u32, file: Handle) -> Option<u64> {
         let one = &self.clients[client as usize];
         one.gathered.get(&file).or_else(|| one.state.get(&file)).copied()
     }
 
-    /// Whether a change of a client's own is on its way, or still to be sent: it has been made, or not yet.
+    /// Whether a change of a client's own is on its way, or still to be sent.
     fn is_on_its_way(&self, client: u32, file: Handle) -> bool {
         let one = &self.clients[client as usize];
         let is_sent = |(operation, _): &(Operation, u64)| operation.changes.contains_key(&file);
         one.gathered.contains_key(&file) || one.under_way.as_ref().is_some_and(is_sent)
     }
 
-    /// What was just fetched is no older than what was there when that began.
+    /// What was just fetched is no older than the state at the beginning of the fetch.
     fn check_fetched(&mut self, client: u32, file: Handle, begun_ms: u64) {
         // What others have pending has to be waited for.
         let Some(value) = self.seen(client, file) else { return };
@@ -785,7 +796,7 @@ impl World {
         }
     }
 
-    /// What is read under a lease is of the present.
+    /// What is read under a lease is of the present state.
     fn check(&mut self, client: u32, file: Handle, value: u64) {
         self.report.leased += 1;
         if self.uncertain.contains(&file) || self.is_on_its_way(client, file) {
@@ -799,7 +810,7 @@ impl World {
             return;
         }
         self.report.outdated += 1;
-        // Until when it was the present one.
+        // The time until which it was the present state.
         let after = history.iter().rposition(|version| version.value == value).map(|at| at + 1);
         let changed_ms = after.and_then(|at| history.get(at)).map_or(0, |version| version.at_ms);
         self.report.outdated_ms_max = self.report.outdated_ms_max.max(self.now_ms - changed_ms);

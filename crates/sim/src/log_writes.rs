@@ -1,4 +1,4 @@
-//! What Linux' dm-log-writes records: every write below it, in the order of completion, with flushes and marks.
+//! The recordings of Linux' dm-log-writes: every write below it, in the order of completion, with flushes and marks.
 //!
 //! ```text
 //! sector 0: magic u64 | version u64 | entries u64 | sector size u32
@@ -14,7 +14,7 @@ const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
-/// Longest entry that anybody reads into memory.
+/// The longest entry that is read into memory.
 const ENTRY_BYTES_MAX: u64 = 64 << 20;
 
 /// Something that happened below a file system.
@@ -31,7 +31,7 @@ pub enum Event {
         /// These bytes are durable too.
         is_durable: bool,
     },
-    /// A range may be anything.
+    /// The content of a range may be anything.
     Discard {
         /// Where.
         offset: u64,

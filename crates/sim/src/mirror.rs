@@ -1,4 +1,4 @@
-//! A web server in hostile hands, with the files of a release.
+//! A hostile web server with the files of a release.
 //!
 //! It answers plain HTTP/1.1 on loopback and misbehaves in one chosen way ([`Misdeed`]). What clients make of each is
 //! the table in `crates/release/tests/hostile_mirror.rs`.
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the mirror does.
+/// A misdeed of the mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Misdeed {
     /// Nothing: it is an honest web server.
     Honest,
-    /// It says that it has nothing.
+    /// It says that it has no file.
     Denies,
-    /// It says so as buckets do to strangers.
+    /// It says so with "forbidden", as buckets do to strangers.
     Forbids,
-    /// It is out of order.
+    /// It answers with a server error.
     Breaks,
-    /// It wants to be left alone for a second.
+    /// It asks to be left alone for a second.
     TooMany,
     /// It closes each connection when asked.
     Drops,
@@ -42,9 +42,9 @@ pub enum Misdeed {
     TruncatesQuietly,
     /// It announces and sends less than there is.
     SaysLess,
-    /// It announces more than there is in all the world, and begins to send it.
+    /// It announces an impossible length, and begins to send it.
     SaysHuge,
-    /// It never ends, without having announced anything.
+    /// It never ends, and has announced no length.
     Endless,
     /// The head of its answer never ends.
     EndlessHead,
@@ -83,7 +83,7 @@ pub enum Misdeed {
 }
 
 impl Misdeed {
-    /// All of them, the honest one first.
+    /// All misdeeds, the honest one first.
     pub const ALL: [Misdeed; 32] = [
         Misdeed::Honest,
         Misdeed::Denies,
@@ -120,10 +120,10 @@ impl Misdeed {
     ];
 }
 
-/// The longest time between two bytes of one that drips.
+/// The longest pause between two bytes of a slow answer.
 const DRIP: Duration = Duration::from_millis(20);
 
-/// A running mirror. Ends when dropped.
+/// A running mirror. Dropping it ends it.
 pub struct HostileMirror {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -133,7 +133,7 @@ pub struct HostileMirror {
 struct Shared {
     files: BTreeMap<String, Vec<u8>>,
     misdeed: Misdeed,
-    /// What the names of those files begin with of which it misbehaves.
+    /// The prefix of the names of files for which it misbehaves.
     beginning: String,
     is_honest: AtomicBool,
     connections: AtomicU64,
@@ -184,7 +184,7 @@ impl HostileMirror {
                     let Ok(stream) = stream else { continue };
                     shared.connections.fetch_add(1, SeqCst);
                     let shared = shared.clone();
-                    // A client that has gone ends it; so does the end of the mirror.
+                    // A client that is gone ends the connection; so does the end of the mirror.
                     std::thread::spawn(move || drop(shared.serve(stream)));
                 }
             }
@@ -192,27 +192,27 @@ impl HostileMirror {
         HostileMirror { address, shared, accepting: Some(accepting) }
     }
 
-    /// Where it is.
+    /// The address of the mirror.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// It is honest from now on, or goes on with its misdeed.
+    /// Makes the mirror honest, or has it go on with its misdeed.
     pub fn set_honest(&self, is_honest: bool) {
         self.shared.is_honest.store(is_honest, SeqCst);
     }
 
-    /// How many connections it has had.
+    /// The number of connections so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many requests it has had of files of which it misbehaves.
+    /// The number of requests for files for which it misbehaves.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(SeqCst)
     }
 
-    /// How many bytes of answers clients have let it send.
+    /// The number of bytes of answers that clients have received.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(SeqCst)
     }
@@ -221,7 +221,7 @@ impl HostileMirror {
 impl Drop for HostileMirror {
     fn drop(&mut self) {
         self.shared.ended.store(true, SeqCst);
-        // So that it looks.
+        // So that the thread looks.
         let _ = TcpStream::connect(self.address);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -240,7 +240,7 @@ fn collect(folder: &Path, beginning: &str, files: &mut BTreeMap<String, Vec<u8>>
     }
 }
 
-/// What was asked for.
+/// A parsed request.
 struct ReceivedRequest {
     path: String,
     range: Option<Range<usize>>,
@@ -315,7 +315,7 @@ impl Shared {
         }
     }
 
-    /// Answers in its way; whether the connection goes on.
+    /// Answers with the misdeed; returns whether the connection goes on.
     fn answer(&self, stream: &mut TcpStream, asked: &ReceivedRequest) -> io::Result<bool> {
         let file = self.files.get(&asked.path).map_or(&b""[..], Vec::as_slice);
         let part = match &asked.range {
@@ -324,7 +324,7 @@ impl Shared {
         };
         let bytes = &file[part.clone()];
         let half = &bytes[..bytes.len() / 2];
-        // What an answer to this request begins with, but for its length.
+        // The beginning of an answer to this request, without its length.
         let (status, said) = match asked.range {
             Some(_) => ("206 Partial Content", content_range(&part, file.len())),
             None => ("200 OK", String::new()),
@@ -344,7 +344,7 @@ impl Shared {
                 self.head(stream, status, &said, bytes.len() as u64)?;
                 self.send(stream, half)?;
                 rustix::net::sockopt::set_socket_linger(&*stream, Some(Duration::ZERO))?;
-                // `shutdown` would end it in an orderly way.
+                // `shutdown` would end the connection in order.
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             Misdeed::Silent => std::thread::sleep(Duration::from_secs(60)),

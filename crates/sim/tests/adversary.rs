@@ -6,15 +6,15 @@ use holdfast_sim::adversary::behaviour::Behaviour;
 use holdfast_sim::adversary::chaos;
 use holdfast_sim::adversary::peers::{self, Meeting};
 use holdfast_sim::adversary::pushes::{self, Pushed};
-use holdfast_sim::adversary::verdict::{Doing, rows, table, without_memory};
+use holdfast_sim::adversary::verdict::{VictimCall, rows, table, without_memory};
 
-/// Rows that wait for a term or a bound cost no work meanwhile.
+/// Rows that wait for a term or a bound, which costs no work.
 const THREADS: usize = 6;
 
-/// Parts of what is played, each a test of its own.
+/// The number of parts into which the rows are divided, each a test of its own.
 const PARTS: usize = 6;
 
-/// Plays one of the parts: a part of the behaviours, by every call.
+/// Runs one of the parts: some of the behaviours, against every call.
 fn behaviours_by_every_call(part: usize) {
     let wanted = std::env::var("HOLDFAST_BEHAVIOUR").ok();
     let chosen = |behaviour: &Behaviour| wanted.as_ref().is_none_or(|name| format!("{behaviour:?}") == *name);
@@ -25,7 +25,7 @@ fn behaviours_by_every_call(part: usize) {
     println!("{table}");
     let mut wrong = Vec::new();
     for (behaviour, verdicts) in &rows {
-        for (doing, verdict) in Doing::ALL.iter().zip(verdicts) {
+        for (doing, verdict) in VictimCall::ALL.iter().zip(verdicts) {
             match verdict {
                 Ok(verdict) if verdict.is_allowed(behaviour.kind(), *doing) => {}
                 Ok(verdict) => wrong.push(format!("{behaviour:?} {doing:?}: {verdict}")),
@@ -44,9 +44,9 @@ fn behaviours_by_every_call(part: usize) {
     assert!(missing.is_empty(), "docs/proof.md should hold:\n{}", missing.join("\n"));
 }
 
-/// Proves: whatever the server does, a victim is told the truth, or is refused with words and evidence that hold, and stays
-/// refused until its user has looked; honest failures raise no alarm; and the table in `docs/proof.md` is the one that
-/// comes out.
+/// Proves: whatever the server does, a victim is told the truth, or is refused with words and valid evidence, and stays
+/// refused until its user has acknowledged that. Honest failures raise no alarm. The table in `docs/proof.md` is the
+/// result.
 mod every_behaviour_by_every_call {
     macro_rules! parts {
         ($($name:ident $part:literal)*) => {$(
@@ -60,21 +60,22 @@ mod every_behaviour_by_every_call {
     parts! { part_1 0 part_2 1 part_3 2 part_4 3 part_5 4 part_6 5 }
 }
 
-/// Proves: what a server shows unasked to a client at work is checked as any view is. True, the client goes on from it; older,
-/// with something hidden or altered, everything stops; what follows from nothing that the client has is passed over.
+/// Proves: what a server pushes to a working client is checked like any view. If it is true, the client goes on from
+/// it. If it is older, or something is hidden or altered, everything stops. If it does not follow from anything the
+/// client has, it is passed over.
 #[test]
 fn pushes_are_checked() {
     for pushed in [Pushed::True, Pushed::OtherBase, Pushed::Cut] {
-        assert_eq!(pushes::shown(pushed), None, "{pushed:?}");
+        assert_eq!(pushes::push_falsified(pushed), None, "{pushed:?}");
     }
     for pushed in [Pushed::Yesterday, Pushed::Hidden, Pushed::Altered] {
-        assert!(pushes::shown(pushed).is_some(), "{pushed:?} goes through");
+        assert!(pushes::push_falsified(pushed).is_some(), "{pushed:?} goes through");
     }
 }
 
-/// Proves: the rows about restores and warrants can fail. With a client that remembers nothing, and so checks nothing against
-/// what it was told before, each of these lies goes through, and the oracle says so; and an honest restore that nobody says
-/// anything about is a roll-back.
+/// Proves: the rows about restores and warrants can fail. With a client that remembers nothing, and so checks nothing
+/// against what it was told before, each of these lies succeeds, and the oracle reports it; and an honest restore that
+/// is not declared counts as a roll-back.
 #[test]
 fn a_client_without_memory_is_found_out() {
     use Behaviour::*;
@@ -94,8 +95,8 @@ fn a_client_without_memory_is_found_out() {
     }
 }
 
-/// Proves: two that were forked find out as soon as they talk, and convict the server before anybody; a peer that lies raises
-/// no alarm, and hides nothing that another tells.
+/// Proves: two clients that were forked find out as soon as they talk, and can convict the server before anybody. A
+/// peer that lies raises no alarm, and hides nothing that another peer tells.
 #[test]
 fn peers_meet() {
     let (table, wrong) = peers::table();
@@ -106,8 +107,8 @@ fn peers_meet() {
     assert!(document.contains(&table), "docs/proof.md should hold:\n{table}");
 }
 
-/// Proves: the rows about peers can fail. Who takes a peer's word for proof convicts an honest server; who never compares
-/// agrees across a fork.
+/// Proves: the rows about peers can fail. A client that takes a peer's word for proof convicts an honest server, and
+/// one that never compares agrees across a fork.
 #[test]
 fn careless_judges_are_found_out() {
     let credulous: peers::Judge = |floor, members, peer, latest| {
@@ -133,8 +134,8 @@ fn careless_judges_are_found_out() {
     assert!(peers::run(Meeting::ForkAndOneLiar, None, trusting).is_err());
 }
 
-/// Proves: a file that was made is not said to be absent because the server denies having taken the operation. (Found by
-/// this seed, about every second time.)
+/// Proves: a file that was made is not reported absent because the server denies having accepted the operation. (This
+/// seed found that, about every second time.)
 #[test]
 fn denial_is_no_absence() {
     for _ in 0..8 {
@@ -142,8 +143,8 @@ fn denial_is_no_absence() {
     }
 }
 
-/// Proves: behaviours in any combination never bring a client to see what no order on its branch explains, nor from one
-/// branch to another, nor to forget an alarm; and lies are noticed.
+/// Proves: behaviours in any combination never make a client see what no order on its branch explains, never bring it
+/// from one branch to another, and never make it forget an alarm; and lies are noticed.
 #[test]
 fn random_combinations() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

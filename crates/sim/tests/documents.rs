@@ -1,4 +1,4 @@
-//! The documents: what they link to and name is there.
+//! The documents: everything they link to and name exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ fn documents(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines that are no code, with their numbers.
+/// The lines that are not code, with their numbers.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut code = false;
     let mut lines = Vec::new();
@@ -36,11 +36,11 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// What GitHub calls a heading in links to it.
+/// The anchor by which links lead to a heading on GitHub.
 fn slug(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading;
-    // Of a link in a heading its words count, and not where it leads.
+    // Of a link in a heading the words count, and not its target.
     while let Some((before, after)) = rest.split_once("](") {
         text.push_str(before);
         rest = after.split_once(')').map_or("", |(_, behind)| behind);
@@ -50,7 +50,7 @@ fn slug(heading: &str) -> String {
     text.trim().to_lowercase().chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// All that `#...` can lead to in a document. Headings of one name are numbered from the second on.
+/// All anchors of a document. Headings with the same name are numbered from the second on.
 fn anchors(document: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(document).expect("text");
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
@@ -64,7 +64,7 @@ fn anchors(document: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Where the links of a line lead, but for those to other sites.
+/// The targets of the links of a line, except links to other sites.
 fn links(line: &str) -> Vec<String> {
     // Every second piece is code.
     let plain = line.split('`').step_by(2).collect::<Vec<_>>().join("``");
@@ -90,8 +90,8 @@ fn sources(line: &str) -> Vec<String> {
     named
 }
 
-/// Proves that every link of a document leads to a file that is there, and to a heading of it; and that every source that a
-/// document names is there.
+/// Proves that every link of a document leads to an existing file, and to a heading of it, and that every source that a
+/// document names exists.
 #[test]
 fn links_in_documents_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

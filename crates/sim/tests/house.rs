@@ -1,4 +1,5 @@
-//! The house rules that a compiler does not check: which crate may use which, and under what licences.
+//! The rules of the house that a compiler does not check: which crate may use which, licences, purity, names, and
+//! lengths.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -189,7 +190,7 @@ fn all_sources() -> Vec<PathBuf> {
     folders.flat_map(|entry| sources(&entry.expect("an entry").path().join("src"))).collect()
 }
 
-/// What is no name of a type (`docs/glossary.md`, "Names in the code").
+/// Words that are no name of a type (`docs/glossary.md`, "Names in the code").
 const NO_NAMES: &[&str] = &[
     "Told", "Shown", "Kept", "Held", "Known", "Found", "Done", "Made", "Taken", "Seen", "Asked", "Wanted",
     "Which", "Way", "Fate", "Desk", "Wish", "Lesson", "Vigil", "Door", "Gate", "Beside", "Standing", "Place",
@@ -228,11 +229,11 @@ fn names_and_comments_say_something() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Longest source in lines.
+/// The most lines of a source.
 const FILE_LINES_MAX: usize = 1_000;
-/// Longest function in lines. What is longer is named below, with its length at most.
+/// The most lines of a function. Longer ones are named below, with the most lines of each.
 const FUNCTION_LINES_MAX: usize = 130;
-/// Tables of cases written as functions, and what is to be taken apart.
+/// Tables of cases that are written as functions, and functions that are to be split.
 const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("sim/src/adversary/behaviour.rs: prepare", 310),
     ("sim/src/volume/attack.rs: attacks", 190),
@@ -245,7 +246,7 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("components/src/sandbox/filter.rs: list", 140),
 ];
 
-/// Proves that no source and no function is longer than somebody can keep in mind, but for those that are named.
+/// Proves that no source and no function is longer than a reader can keep in mind, except for those that are named.
 #[test]
 fn nothing_is_too_long() {
     let mut wrong = Vec::new();

@@ -1,10 +1,10 @@
-//! Leases: with an honest server every read is of the present; with a lying one it is at most a term old.
+//! Leases: with an honest server every read is of the present state; with a lying one it is at most one term old.
 
 use holdfast_protocol::leases::EXCLUSIVE_MS;
 use holdfast_sim::leases::{Fault, Report, TERM_MS, run, run_contended, run_lonely};
 use holdfast_testing::setting;
 
-/// How many seeds: `HOLDFAST_SEEDS` for a long soak.
+/// The number of seeds: `HOLDFAST_SEEDS` sets it for a long run.
 fn seeds(default: u64) -> u64 {
     setting("HOLDFAST_SEEDS", default)
 }
@@ -26,15 +26,15 @@ fn sum(fault: Fault, count: u64) -> Report {
     total
 }
 
-/// Proves: under loss, delay and repetition, with clients that fall silent, sleep past their leases and die, and a server
-/// that is killed and started again, whatever is read under a lease is what the last committed change has left.
+/// Proves: under loss, delay and repetition, with clients that fall silent, sleep past their leases and die, and a
+/// server that is killed and started again, a read under a lease returns what the last committed change has left.
 #[test]
 fn honest_servers_show_the_present() {
     let total = sum(Fault::None, seeds(60));
     assert!(total.leased > 10_000 && total.recalls > 100 && total.operations > 1_000, "{total:?}");
 }
 
-/// Proves: each rule that this rests on is needed; without it the simulator finds an outdated read.
+/// Proves: each rule on which this rests is needed; without it the simulator finds an outdated read.
 #[test]
 fn each_rule_is_needed() {
     for fault in [
@@ -49,7 +49,8 @@ fn each_rule_is_needed() {
     }
 }
 
-/// Proves: a server that never recalls anything gains one term of reads without a signed operation, and no more.
+/// Proves: a server that never recalls anything gains one term of outdated reads without a signed operation, and no
+/// more.
 #[test]
 fn lying_servers_gain_a_term() {
     let total = sum(Fault::NeverRecalls, seeds(40));
@@ -67,9 +68,10 @@ fn add(total: &mut [u64], more: &[u64]) {
     total.iter_mut().zip(more).for_each(|(total, more)| *total += more);
 }
 
-/// Proves: where all want to hold files exclusively at once, each does again and again, no other's operation that reads or
-/// changes those has its place meanwhile, what is read is of the present, the changes that their holders have made by
-/// themselves included, and who only looks gets in between; under loss, delay, sleep, deaths and restarts of the server.
+/// Proves: when all want to hold files exclusively at once, each does so again and again. Meanwhile no other's
+/// operation that reads or changes these files is ordered, reads return the present state with the changes that holders
+/// have made by themselves, and who only reads gets in between; under loss, delay, sleep, deaths and restarts of the
+/// server.
 #[test]
 fn exclusive_leases_go_round() {
     let mut total = Report::default();
@@ -90,7 +92,7 @@ fn exclusive_leases_go_round() {
     assert!(total.made_here > 1_000 && total.fetched > 1_000 && total.delegated > 0, "{total:?}");
 }
 
-/// Proves: each rule that this rests on is needed; without it the simulator finds an outdated read.
+/// Proves: each rule on which this rests is needed; without it the simulator finds an outdated read.
 #[test]
 fn each_rule_about_exclusive_leases_is_needed() {
     for fault in [
@@ -105,9 +107,9 @@ fn each_rule_about_exclusive_leases_is_needed() {
     }
 }
 
-/// Proves: while a client holds a file exclusively, by its own clock, no other's operation that is about it has its place,
-/// whatever is lost, late or repeated, and whoever sleeps; and one that dies or sleeps with it holds up others that only
-/// look for its short term at most. Without waiting for recalls, others do get in.
+/// Proves: while a client holds a file exclusively, by its own clock, no other's operation about it is ordered,
+/// whatever is lost, late or repeated, and whoever sleeps. A holder that dies or sleeps holds readers up for its short
+/// term at most. Without waiting for recalls, other operations do get in.
 #[test]
 fn exclusive_leases_are_for_one_and_short() {
     for (fault, is_honest) in [(Fault::None, true), (Fault::NoWaiting, false)] {

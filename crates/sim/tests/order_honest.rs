@@ -1,8 +1,8 @@
-//! Honest servers never look like liars.
+//! An honest server never looks like a liar.
 
 use holdfast_sim::order::honest::{Report, Weather, run};
 
-/// How many seeds: `HOLDFAST_SEEDS` for a long soak.
+/// The number of seeds: `HOLDFAST_SEEDS` sets it for a long run.
 fn seeds(default: u64) -> u64 {
     holdfast_testing::setting("HOLDFAST_SEEDS", default)
 }
@@ -21,14 +21,15 @@ fn sum(weather: Weather, count: u64) -> Report {
     total
 }
 
-/// With nothing going wrong, everything is committed but what lost a race.
+/// Without faults, everything is committed except what lost a race.
 #[test]
 fn calm() {
     let total = sum(Weather::CALM, seeds(12));
     assert!(total.committed > total.failed);
 }
 
-/// Loss, repetition, reordering, crashes on both sides, aborts: no alarm, nothing acknowledged is lost.
+/// With loss, repetition, reordering, crashes on both sides and aborts there is no alarm, and nothing acknowledged is
+/// lost.
 #[test]
 fn storm() {
     let total = sum(Weather::STORM, seeds(40));

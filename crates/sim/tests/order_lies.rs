@@ -1,9 +1,9 @@
-//! What becomes of each lie about the order, told during each operation.
+//! The outcome of each lie about the order, told during each operation.
 
 use holdfast_sim::order::chaos;
 use holdfast_sim::order::liar::{Lie, ROWS, Verdict, table, verdict};
 
-/// Only telling the truth, telling nothing and forking go unpunished.
+/// Proves: every lie is noticed, at once or by a later operation; telling the truth, not answering and forking are not.
 #[test]
 fn every_lie_has_a_verdict() {
     for (lie, told) in ROWS {
@@ -22,7 +22,7 @@ fn every_lie_has_a_verdict() {
     }
 }
 
-/// The table in the threat model is the one that comes out here.
+/// Proves that the table in the threat model is the result.
 #[test]
 fn the_documented_table_is_true() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/proof.md");
@@ -31,7 +31,7 @@ fn the_documented_table_is_true() {
     assert!(document.contains(&table), "docs/proof.md should hold:\n{table}");
 }
 
-/// A server that lies at random never gets contradictions accepted; most victims notice.
+/// A server that lies at random never gets contradictions accepted, and most victims notice.
 #[test]
 fn random_lies() {
     let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 60);

@@ -1,4 +1,4 @@
-//! Whoever has the disk and the log, but not the key.
+//! Attackers who have the disk and the log, but not the key.
 
 use holdfast_log::ring::Anchor;
 use holdfast_log::simulated_device::Failure;
@@ -18,7 +18,7 @@ fn scene() -> &'static Scene {
     SCENE.get_or_init(Scene::new)
 }
 
-/// Proves: the manual's table of attacks and verdicts is what happens.
+/// Proves: the manual's table of attacks and verdicts is the result.
 #[test]
 fn the_table_of_the_manual() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/volumes.md");
@@ -33,7 +33,7 @@ fn the_table_of_the_manual() {
     }
 }
 
-/// Proves: nothing that never was written is ever served; with an anchor that is not behind nothing older is either.
+/// Proves: what was never written is never served; with an anchor that is not behind, nothing older is served either.
 #[test]
 fn no_attack_has_its_way() {
     for attack in attacks() {
@@ -50,8 +50,8 @@ fn is_held(verdict: &Verdict) -> bool {
     !matches!(verdict, Verdict::Wrong(_) | Verdict::Older | Verdict::Mixed)
 }
 
-/// Proves: whichever byte is altered of the header's copies, of the superblocks, of the last log block, or of nodes of
-/// the map, what is served is what was written last.
+/// Proves: whichever byte is altered in the header's copies, the superblocks, the last log block, or nodes of the map,
+/// what is served is what was written last.
 #[test]
 fn each_byte_of_what_is_small() {
     let map = 2 * BLOCK_BYTES + RING_BYTES as usize;
@@ -86,7 +86,7 @@ fn each_byte_of_what_is_small() {
     }
 }
 
-/// Proves: an anchor of which any byte is altered never makes anything false acceptable.
+/// Proves: an anchor with any byte altered never makes anything false acceptable.
 #[test]
 fn each_byte_of_an_anchor() {
     for target in scene().targets() {
@@ -108,15 +108,15 @@ fn each_byte_of_an_anchor() {
     }
 }
 
-/// Proves: records that recovery found not to be true of the disk stay void, though superblocks that still called them
-/// needed are put back.
+/// Proves: records that recovery found not to match the disk stay void, even if superblocks are put back that still
+/// need them.
 #[test]
 fn void_records_stay_void() {
     let devices = protected(300);
     let large = |from: u64| (0..40).flat_map(|at| content(from + at)).collect::<Vec<u8>>();
     let (volume, _) = open(&devices, &Options::default(), None, 1).expect("opens");
     volume.write(0, &large(1)).expect("written");
-    // The records get there, the blocks do not.
+    // The records reach the log, and the blocks do not reach the disk.
     devices.fail(Failure::Writes(DISK));
     volume.work().expect_err("it cannot write");
     devices.heal();
@@ -137,7 +137,7 @@ fn void_records_stay_void() {
     }
 }
 
-/// What noise an attacker writes where.
+/// An attacker's noise, and where it is written.
 #[derive(Clone, Debug)]
 enum Noise {
     Bytes { at: usize, bytes: Vec<u8> },

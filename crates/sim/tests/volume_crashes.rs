@@ -1,5 +1,5 @@
-//! A seeded sample of what `volume-crash` does at length, and crashes while a volume is made, taken over under another
-//! key, and enlarged.
+//! A seeded sample of what `volume-crash` does for long, and crashes while a volume is made, moved to another key, and
+//! enlarged.
 
 use holdfast_log::simulated_device::Devices;
 use holdfast_sim::random::Random;
@@ -39,9 +39,9 @@ fn sample(seed: u64, threads: u64, states: u64, found: &mut CheckResult) -> orde
     checked
 }
 
-/// Proves: through any crash, of recovery too, every block has what it had at the last flush or something written since;
-/// only torn blocks that no flush acknowledged are refused; no block is written before its record is durable, no hash is
-/// given up before a flush, and no block has more hashes to choose from than is stated.
+/// Proves: after any crash, also one during recovery, every block has what it had at the last flush or something
+/// written since. Only torn blocks that no flush acknowledged are refused. No block is written before its record is
+/// durable, no hash is given up before a flush, and no block has more candidate hashes than is documented.
 #[test]
 fn crash_states() {
     let mut found = CheckResult::default();
@@ -67,7 +67,7 @@ fn crash_states_of_threads() {
     assert!(found.states > 100, "{found:?}");
 }
 
-/// Proves: a loss of power while a disk is taken over leaves the disk as it was; it is taken over again, from the
+/// Proves: a power loss while a disk is taken over leaves the disk as it was. It can be taken over again, from the
 /// beginning or from where it was durable, and everything is there.
 #[test]
 fn crashes_while_protecting() {
@@ -93,7 +93,7 @@ fn crashes_while_protecting() {
                 Err(VolumeError::NotAdopted { done, .. }) => {
                     on += u64::from(done > 0);
                 }
-                // Its log was not made yet.
+                // The log was not made yet.
                 Err(_) => {
                     anew += 1;
                     Volume::format(&*disk, &*log, &key(), Some(RING_BYTES)).expect("formatted");
@@ -111,8 +111,8 @@ fn crashes_while_protecting() {
     assert!(anew > 0 && on > 0 && whole > 0, "{anew} {on} {whole}");
 }
 
-/// Proves: while a volume is taken over under another key, on a log of its own, and with more room behind it, a loss of
-/// power at any moment leaves the old one whole; going on leads to the new one, with the same content.
+/// Proves: while a volume is moved to another key, on a log of its own, and with more room behind it, a power loss at
+/// any moment leaves the old one whole; continuing leads to the new one, with the same content.
 #[test]
 fn crashes_while_rekeying_and_resizing() {
     const OLD: u64 = 300;
@@ -175,7 +175,7 @@ fn crashes_while_rekeying_and_resizing() {
     assert!(states > 50);
 }
 
-/// Proves: a loss of power while bad blocks are found and mended from a replica, and are written anew, leaves each bad,
+/// Proves: a power loss while bad blocks are found, repaired from a replica, and written anew leaves each of them bad,
 /// refused, or right.
 #[test]
 fn crashes_while_repairing() {

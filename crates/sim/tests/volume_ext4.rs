@@ -1,5 +1,5 @@
-//! A real ext4 on a protected volume, crashed at any write below the volume: the file system is whole after its journal is
-//! replayed, and files that were synced have what was synced.
+//! A real ext4 on a protected volume, crashed at any write below the volume: the file system is whole after its journal
+//! is replayed, and files that were synced have what was synced.
 
 use holdfast_fuse::{Options as MountOptions, UnmountMode, mount_disk};
 use holdfast_log::simulated_device::Devices;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 const DISK_BYTES: u64 = 24 << 20;
 const RING_BYTES: u64 = 1 << 20;
 
-/// Runs a command that ends with a path; its output, and whether it ended well.
+/// Runs a command that ends with a path; returns its output, and whether it succeeded.
 fn try_run(command: &str, path: &Path) -> (bool, String) {
     let output = ended(&mut split(command, path));
     (output.status.success(), text(&output))
@@ -36,14 +36,14 @@ fn split(command: &str, path: &Path) -> Command {
     command
 }
 
-/// A file, what was synced to it, and the event after which it was.
+/// A file, its synced content, and the event after which it was synced.
 struct Synced {
     name: String,
     bytes: Vec<u8>,
     at: usize,
 }
 
-/// Uses the file system in `directory`: many files, each written once and synced; one that is overwritten in place.
+/// Uses the file system in `directory`: many files, each written once and synced, and one that is overwritten in place.
 fn used(directory: &Path, devices: &Devices, random: &mut Random) -> (Vec<Synced>, Vec<usize>) {
     let mut synced = Vec::new();
     let mut overwritten = Vec::new();
@@ -63,7 +63,7 @@ fn used(directory: &Path, devices: &Devices, random: &mut Random) -> (Vec<Synced
         journal.write_all_at(&content(number), 0).expect("written");
         journal.sync_data().expect("synced");
         overwritten.push(devices.mark());
-        // Unsynced work between them.
+        // Unsynced work in between.
         fs::write(directory.join(format!("loose{}", number % 5)), vec![number as u8; 200_000])
             .expect("written");
         if number % 7 == 6 {
@@ -112,7 +112,7 @@ fn ext4_crashes() {
     run(&format!("mount {}", device.display()), &tree);
     let mut random = Random::new(11);
     let (synced, overwritten) = used(&tree, &devices, &mut random);
-    // Loop devices let go of files late.
+    // Loop devices release files late.
     eventually("umount", || try_run("umount", &tree).0);
     eventually("losetup -d", || try_run("losetup -d", &device).0);
     eventually("nobody uses it", || session.unmount(UnmountMode::Gently).is_ok());
@@ -150,7 +150,7 @@ fn ext4_crashes() {
                         report.refused.contains(&bad) || state.torn[DISK].contains(&block),
                         "{what}: {bad}"
                     );
-                    // As a file system's check does with a sector that cannot be read.
+                    // As a check of a file system does with a sector that cannot be read.
                     bytes.fill(0);
                 }
                 Err(error) => panic!("{what}: {error}"),

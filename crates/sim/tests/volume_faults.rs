@@ -1,4 +1,4 @@
-//! Volumes on devices that fail, at every single operation, and on one that is slow.
+//! Volumes on devices that fail, at every single operation, and on a slow one.
 
 use holdfast_log::device::Device;
 use holdfast_log::simulated_device::{Devices, Fault, Operation};
@@ -27,8 +27,8 @@ fn options() -> Options {
     Options { dirty_max: 64, candidates_max: 2, nodes_max: 16, ..Options::default() }
 }
 
-/// A little of everything. Notes what was promised; `Err` with what failed first. If that `is_final`, nothing is accepted
-/// afterwards.
+/// Some work of every kind. Notes what was acknowledged; `Err` has the first failure. If that is final, nothing is
+/// accepted afterwards.
 fn program(devices: &Devices, oracle: &Oracle, is_final: bool) -> Result<(), VolumeError> {
     let mut failed = Ok(());
     let (volume, _) = open(devices, &options(), None, 5)?;
@@ -85,9 +85,10 @@ fn program(devices: &Devices, oracle: &Oracle, is_final: bool) -> Result<(), Vol
     failed
 }
 
-/// Proves: whichever operation of either device fails, once or from then on, with nothing or a part of it done: it is
-/// told, nothing is acknowledged that is not there, and after an honest medium is back everything that was acknowledged
-/// is. A failed write or flush is final. A failed flush loses what was not flushed, whatever the next one says.
+/// Proves: whichever operation of either device fails, once or from then on, having done nothing or a part: the failure
+/// is reported, nothing is acknowledged that is not there, and once the medium is honest again everything acknowledged
+/// is there. A failed write or flush is final. A failed flush loses what was not flushed, whatever the next one
+/// reports.
 #[test]
 fn every_operation_fails() {
     let base = protected(BLOCKS);
@@ -110,7 +111,7 @@ fn every_operation_fails() {
                 let outcome = program(&devices, &oracle, operation != Operation::Read);
                 let was_hit = devices.operations(device, operation) > after;
                 if operation == Operation::Read {
-                    // A read may be tried again, or be of a copy.
+                    // A read may be repeated, or read a copy.
                     assert!(outcome.is_ok() || was_hit, "{fault:?}");
                 } else {
                     assert_eq!(outcome.is_err(), was_hit, "{fault:?}");
@@ -122,7 +123,7 @@ fn every_operation_fails() {
                 trace.events.iter().for_each(|event| moment.step(event));
                 let allowed = oracle.after(trace.events.len());
                 for mut state in moment.states(&mut random, 3) {
-                    // A part of a write is recorded as a whole one that is shorter.
+                    // A partial write is recorded as a whole one that is shorter.
                     state.torn[DISK].extend(0..BLOCKS);
                     let done =
                         check(&state, &allowed, &options(), 0, &mut random, &mut CheckResult::default());
@@ -134,7 +135,7 @@ fn every_operation_fails() {
     assert!(told > 50);
 }
 
-/// Proves: a disk is not half taken over without its being told, whatever fails then, and it can be taken over later.
+/// Proves: a disk is never taken over by half without an error, whatever fails, and it can be taken over later.
 #[test]
 fn every_operation_fails_while_protecting() {
     let start = unprotected(BLOCKS);
@@ -161,7 +162,7 @@ fn every_operation_fails_while_protecting() {
     }
 }
 
-/// A device whose writes wait at a gate.
+/// A device whose writes wait until they are let through.
 struct Gated {
     device: Arc<dyn Device>,
     state: Mutex<(bool, u64)>,
@@ -209,8 +210,8 @@ impl Device for Gated {
     }
 }
 
-/// Proves: while the disk does not finish a write, writers wait once the buffers are full instead of filling memory;
-/// others read; when it goes on, everything is there.
+/// Proves: while the disk does not finish a write, writers wait once the buffers are full instead of filling memory,
+/// and others can read. When the disk goes on, everything is there.
 #[test]
 fn a_slow_disk() {
     let devices = protected(BLOCKS);
@@ -232,7 +233,7 @@ fn a_slow_disk() {
             }
         });
         gate.wait_for_writer();
-        // Whoever fills the buffers writes them himself, so he waits now.
+        // A writer who fills the buffers writes them out itself, so it waits now.
         assert_eq!(written.load(SeqCst), 20);
         assert!(read(&volume, 5).expect("read") == content(5));
         assert!(read(&volume, 250).expect("read") == original(250));

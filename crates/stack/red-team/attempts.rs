@@ -1,4 +1,4 @@
-//! What every hostile component tries against the monitor and PolicyMgr, whichever component it replaces.
+//! What every enemy tries at the monitor and at PolicyMgr, whichever component it is.
 
 use crate::enemy::*;
 use holdfast_access::{
@@ -8,7 +8,7 @@ use holdfast_crypto::SigningKey;
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId};
 use holdfast_stack::protocol::*;
 
-/// The regions that are tried. Their names are small numbers.
+/// The number of regions that are tried. Their names are small numbers.
 const REGIONS: std::ops::RangeInclusive<u64> = 1..=48;
 
 pub fn of_monitor(enemy: &Enemy, monitor: &Monitor) {
@@ -39,7 +39,7 @@ pub fn of_monitor(enemy: &Enemy, monitor: &Monitor) {
     impersonate(monitor);
 }
 
-/// Tries to get a view of every region under every alias.
+/// Tries to see every region under every name.
 pub fn views(monitor: &Monitor) {
     let mut secrets = 0;
     for region in REGIONS.map(RegionId) {
@@ -55,7 +55,7 @@ pub fn views(monitor: &Monitor) {
     report("secrets-seen", secrets);
 }
 
-/// Every page with the block of the victim that it could be in, and with others' generations.
+/// Tries every page with the block of the victim that could be in it, and with other generations.
 fn writes(monitor: &Monitor, victim: BlockId) {
     let mut done = 0;
     for region in REGIONS.map(RegionId) {
@@ -79,7 +79,7 @@ fn writes(monitor: &Monitor, victim: BlockId) {
     report("writes-together", Enemy::under_any(monitor, &together));
 }
 
-/// The victim's block into a page of another block, and back. The right ones are done by the DiskDriver only.
+/// Tries to move the victim's block into a page of another block, and back. Only the DiskDriver may do it right.
 fn transfers(monitor: &Monitor, victim: BlockId) {
     let mut done = 0;
     for region in REGIONS.map(RegionId) {
@@ -96,8 +96,8 @@ fn transfers(monitor: &Monitor, victim: BlockId) {
     report("transfers", done);
 }
 
-/// Uses names that were not proven: by aliases that do not exist, statements of a key that was granted
-/// nothing, proofs that do not follow, and endings of others' credentials.
+/// Tries names that were not proven: by aliases that do not exist, by statements of a key that was granted nothing, by
+/// proofs that do not follow, and by ending what others stated.
 fn impersonate(monitor: &Monitor) {
     let key = SigningKey::from_seed(&[9; 32]);
     let mallory = Principal::Key(key.public());
@@ -113,7 +113,7 @@ fn impersonate(monitor: &Monitor) {
         let signed = said.clone().sign(&key);
         names += usize::from(VerifiedCredential::signed(&signed).is_err());
         let _ = monitor.ask(1, &MonitorRequest::Present(signed.clone()), soon());
-        // The same, as if the machine had stated it.
+        // The same statement, as if the machine had made it.
         let mut forged = said;
         forged.issuer = Principal::Machine;
         names += usize::from(
@@ -144,11 +144,11 @@ fn impersonate(monitor: &Monitor) {
         endings +=
             usize::from(outcome(&monitor.ask(0, &MonitorRequest::Present(signed), soon())) == Outcome::Done);
     }
-    // It may end credentials of its own keys, but not so many that nobody else can.
+    // It may end its own keys' statements, but not so many that nobody else can.
     report("endings-over", endings.saturating_sub(256));
 }
 
-/// Tries to change owners, ACLs and pages of blocks that are alice's.
+/// Tries owners, ACLs and pages of blocks that are alice's.
 pub fn of_policy(enemy: &Enemy, policy: &Policy, is_cache: bool) {
     let first = enemy.orders.victim;
     let all = [Blocks { first, count: 1 }, Blocks { first, count: 8 }, Blocks { first: 0, count: u64::MAX }];

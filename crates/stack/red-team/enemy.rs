@@ -1,4 +1,4 @@
-//! What a hostile component has: exactly what the honest component was given.
+//! What an enemy has: what the honest component was given, and no more.
 
 use crate::Orders;
 use borsh::BorshSerialize;
@@ -10,12 +10,12 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Content that only alice's file has.
+/// A text that only alice's file has.
 pub const SECRET: &[u8] = b"ALICE'S SECRET, ";
-/// Aliases under which everything is tried: those that some component has, and others.
+/// Names under which everything is tried: those that some component has, and one that none has.
 pub const ALIASES: [u16; 8] = [0, 1, 2, 3, 4, 63, 64, u16::MAX];
 
-/// Bytes that are sent as they are.
+/// Bytes that are sent unencoded.
 pub struct Raw(pub Vec<u8>);
 
 impl BorshSerialize for Raw {
@@ -27,11 +27,11 @@ impl BorshSerialize for Raw {
 /// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The request was carried out.
+    /// It was carried out.
     Done,
-    /// The request was refused.
+    /// It was refused.
     Refused,
-    /// The request was not answered.
+    /// There was no answer.
     Nothing,
 }
 
@@ -40,7 +40,7 @@ pub struct Enemy {
     pub orders: Orders,
 }
 
-/// Long enough for every component that answers at all.
+/// Long enough for any component that answers.
 pub fn soon() -> Patience {
     Patience::of(Duration::from_secs(120))
 }
@@ -49,7 +49,7 @@ pub fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))
 }
 
-/// Writes one line of the report, which the supervisor stores as the component's last output.
+/// Prints a line of the report, which the supervisor keeps as the process's last words.
 pub fn report(what: &str, found: impl std::fmt::Display) {
     let _ = write!(io::stderr(), " {what}={found}");
 }
@@ -63,7 +63,7 @@ impl Enemy {
         self.context.ports.asker(port).ok()
     }
 
-    /// Whether a question is carried out under any alias; how many.
+    /// The number of aliases under which a request is carried out.
     pub fn under_any<Q, A>(asker: &Asker<Q, A>, question: &Q) -> usize
     where
         Q: BorshSerialize,
@@ -91,7 +91,7 @@ pub fn words<T>(answer: &Result<T, ComponentError>) -> String {
     }
 }
 
-/// How often alice's secret occurs in the content of views.
+/// How often alice's secret is in what a view shows.
 pub fn secrets_in(files: &[OwnedFd]) -> usize {
     let mut found = 0;
     let mut page = vec![0; PAGE_BYTES];
@@ -110,7 +110,7 @@ pub fn has_secret(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET)
 }
 
-/// The port to the monitor, which every component has except the formatter.
+/// The port to the monitor, which every component but the formatter has.
 pub type Monitor = Asker<MonitorRequest, MonitorReply>;
 /// The port to PolicyMgr.
 pub type Policy = Asker<PolicyRequest, PolicyReply>;

@@ -1,11 +1,10 @@
-//! The stack with one hostile component, for tests (`tests/red_team.rs`), never shipped. It is the host of
-//! `host/main.rs`, but one of its components is hostile, as orders in this program's own bytes say. The same
-//! supervisor starts it in the same sandbox, with the same privileges and channels as the honest one. The
-//! product is not changed for this: a compromised component is one that runs other code.
+//! The stack with one enemy in it: for tests (`tests/red_team.rs`), never shipped. It is the host of `host/main.rs`,
+//! but one of its components is hostile, as the instructions in this program's own bytes say. The same supervisor
+//! starts it, in the same sandbox, with the same privileges and channels as the honest one. The shipped product has no
+//! part in this: a compromised component is one that runs other code.
 //!
-//! If a stack needs the component in order to start at all, the component's first process is honest. The
-//! second one, started when the test has killed the first, is hostile; the third is honest again, so that the
-//! test sees what is left.
+//! Where a stack needs the component to come up at all, the first process of it is honest and the second, which is started
+//! when the test has killed the first, is the enemy; the third is honest again, so that the test sees what is left.
 
 mod attempts;
 mod enemy;
@@ -23,7 +22,7 @@ use holdfast_components::{Context, Main, run_if_component};
 use holdfast_stack::COMPONENTS;
 use std::process::ExitCode;
 
-/// The test finds this in a copy of the program, and writes the orders after it.
+/// A mark that the test finds in a copy of this program, and behind which it writes the instructions.
 static ORDERS: [u8; 160] = {
     let mark = *b"holdfast red team, orders: ";
     let mut bytes = [0; 160];
@@ -34,17 +33,17 @@ static ORDERS: [u8; 160] = {
     }
     bytes
 };
-/// Bytes of the mark.
+/// The length of the mark in bytes.
 const MARK_BYTES: usize = 27;
 
-/// The orders for the hostile component.
+/// What the enemy is to do.
 pub struct Orders {
     role: String,
-    /// Name of the attack.
+    /// The name of the attack.
     pub attack: String,
-    /// Processes of this run from this number on, and below the other, are enemies.
+    /// Enemies are the processes of this run from this number on, and below the other.
     hostile: std::ops::Range<u64>,
-    /// Blocks of a file of alice.
+    /// The first block of a file of alice.
     pub victim: u64,
 }
 
@@ -63,14 +62,14 @@ fn honest(kind: &str) -> Main {
     COMPONENTS.iter().find(|(known, _)| *known == kind).expect("it is a component").1
 }
 
-/// The honest component, or the enemy.
+/// Runs the honest component, or the enemy.
 fn either(kind: &str, context: Context, enemy: fn(enemy::Enemy)) -> ExitCode {
     let orders = Orders::read();
     if orders.role != kind || !orders.hostile.contains(&context.run) {
         return honest(kind)(context);
     }
     enemy(enemy::Enemy::new(context, orders));
-    // Exits without success, so that another process is started.
+    // With an exit code of failure, so that another process is started.
     ExitCode::from(3)
 }
 

@@ -10,7 +10,7 @@ use holdfast_monitor::{Direction, Reference};
 use holdfast_stack::protocol::*;
 use holdfast_stack::{DriverConfiguration, FormatterConfiguration};
 
-/// Messages at random over each port, in each of the names that there could be.
+/// Sends random messages over each port, under each name that there could be.
 fn fuzz(enemy: &Enemy, port: &str, samples: &[Vec<u8>], count: usize) {
     let Some(asker) = enemy.asker::<Raw, Skipped>(port) else { return };
     let mut random = Random(0x9e37_79b9 + enemy.context.run + port.len() as u64 * 77);
@@ -26,7 +26,7 @@ fn fuzz(enemy: &Enemy, port: &str, samples: &[Vec<u8>], count: usize) {
     report(&format!("silent-{port}"), silent);
 }
 
-/// An answer that is not decoded.
+/// A reply that is not decoded.
 struct Skipped;
 
 impl borsh::BorshDeserialize for Skipped {
@@ -44,7 +44,7 @@ fn fuzz_all(enemy: &Enemy) {
     fuzz(enemy, "files", &samples::ask_files(), 1000);
 }
 
-/// Reads the victim's block, which is in memory, by its correct reference.
+/// Reads the victim's block, which is in memory, by its right reference.
 fn by_reference(monitor: &Monitor, references: &[Reference]) {
     let mut done = 0;
     for at in references {
@@ -99,7 +99,7 @@ pub fn cache_manager(enemy: Enemy) {
             of_policy(&enemy, &policy, true);
             let at = bring((victim..victim + 4).collect());
             by_reference(&monitor, &at);
-            // Evicts a block so that another one's block can get its page.
+            // One block into another's page, which is empty.
             let question = PolicyRequest::Evict { disk: 0, blocks: vec![victim] };
             let _ = policy.ask(1, &question, soon());
             let mut done = 0;
@@ -113,8 +113,8 @@ pub fn cache_manager(enemy: Enemy) {
             report("wrong-page", done);
             fuzz_all(&enemy);
         }
-        // References to pages of other blocks of the same owner, some under the name of the requested block.
-        // For writes it claims that they were done.
+        // References to pages of other blocks of the same owner, some under the number of the requested block. What was
+        // to be written is reported as written.
         "swap" => {
             let mut seen: Vec<Reference> = Vec::new();
             let mut turn = 0;
@@ -156,7 +156,7 @@ pub fn cache_manager(enemy: Enemy) {
     }
 }
 
-/// What every component that serves requests can do to its clients.
+/// What a component that serves requests can do to those who make them.
 fn serve_ill(enemy: &Enemy, attack: &str, samples: &[Vec<u8>]) {
     match attack {
         "silent" => serving::silence(),
@@ -173,7 +173,7 @@ pub fn disk_driver(enemy: Enemy) {
             of_monitor(&enemy, &monitor);
             fuzz_all(&enemy);
         }
-        // Claims that the request was carried out, and does nothing.
+        // It reports success, and does nothing.
         "lie" => serving::serve(&enemy, |request| match request.question() {
             Ok(DriverRequest::Transfer { blocks, .. }) => {
                 Reply::of(&DriverReply { moved: blocks.len() as u32 })
@@ -211,7 +211,7 @@ pub fn fs_driver(enemy: Enemy) {
                 Reply::of(&FilesReply::Done)
             }
             Ok(FilesRequest::Unlink { .. }) => Reply::of(&FilesReply::Done),
-            // Every file that is looked for exists, so that it can be removed.
+            // Every name that is looked up exists, so that it can be removed.
             Ok(FilesRequest::LookUp { .. }) => Reply::of(&FilesReply::File(File {
                 id: 77,
                 is_directory: false,
@@ -224,17 +224,7 @@ pub fn fs_driver(enemy: Enemy) {
     };
     match &*enemy.orders.attack {
         "messages" => {
-            of_monitor(&enemy, &monitor);
-            of_policy(&enemy, &policy, false);
-            let want = CacheRequest::Want {
-                disk: 0,
-                blocks: (victim..victim + 4).collect(),
-                fill: true,
-                ahead: vec![],
-            };
-            if let Ok(CacheReply::References(at)) = cache.ask(1, &want, soon()) {
-                by_reference(&monitor, &at);
-            }
+            of_all(&enemy, &monitor, &policy, &cache, 1);
             views(&monitor);
             let victim = enemy.orders.victim;
             fuzz(&enemy, "policy", &samples::ask_policy(victim), 2000);
@@ -249,7 +239,7 @@ pub fn fs_driver(enemy: Enemy) {
     }
 }
 
-/// A file of bob with so many bytes: its first block.
+/// Makes a file of bob, and returns its first block.
 fn own_file(enemy: &Enemy, name: &str, accepts: bool) -> Option<u64> {
     let files: Asker<FilesRequest, FilesReply> = enemy.asker("files")?;
     let policy: Policy = enemy.asker("policy")?;
@@ -266,7 +256,7 @@ fn own_file(enemy: &Enemy, name: &str, accepts: bool) -> Option<u64> {
     Some(blocks.first)
 }
 
-/// Another name than all before, of several thousand bytes.
+/// A name of several thousand bytes that differs from all before.
 fn large_name(number: usize) -> Principal {
     let text = |term: usize| Text::new(&format!("{number} {term} {}", "x".repeat(180))).expect("a text");
     let setting = |term: usize| Term::Setting(holdfast_access::Name::new("x").expect("a name"), text(term));
@@ -274,25 +264,32 @@ fn large_name(number: usize) -> Principal {
     Principal::Such(Predicate::new(terms, Conditions::CLEAN).expect("a predicate"))
 }
 
+/// Tries the monitor and PolicyMgr, and the references that CacheMgr gives of the victim's blocks under a name.
+fn of_all(
+    enemy: &Enemy,
+    monitor: &Monitor,
+    policy: &Policy,
+    cache: &Asker<CacheRequest, CacheReply>,
+    name: u16,
+) {
+    of_monitor(enemy, monitor);
+    of_policy(enemy, policy, false);
+    let victim = enemy.orders.victim;
+    let want =
+        CacheRequest::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
+    if let Ok(CacheReply::References(at)) = cache.ask(name, &want, soon()) {
+        by_reference(monitor, &at);
+    }
+}
+
 pub fn session(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
     let cache: Asker<CacheRequest, CacheReply> = enemy.asker("cache").expect("it has one");
     let files: Asker<FilesRequest, FilesReply> = enemy.asker("files").expect("it has one");
-    let victim = enemy.orders.victim;
     match &*enemy.orders.attack {
         "messages" => {
-            of_monitor(&enemy, &monitor);
-            of_policy(&enemy, &policy, false);
-            let want = CacheRequest::Want {
-                disk: 0,
-                blocks: (victim..victim + 4).collect(),
-                fill: true,
-                ahead: vec![],
-            };
-            if let Ok(CacheReply::References(at)) = cache.ask(2, &want, soon()) {
-                by_reference(&monitor, &at);
-            }
+            of_all(&enemy, &monitor, &policy, &cache, 2);
             of_files(&files);
             fuzz_all(&enemy);
         }
@@ -370,7 +367,7 @@ fn of_files(files: &Asker<FilesRequest, FilesReply>) {
     }
 }
 
-/// Acts for the administrator: first its work and then, once there are files, what it may not do.
+/// Acts for the administrator: first it does its work, then, once there are files, what it must not.
 pub fn formatter(enemy: Enemy) {
     const ADMINISTRATOR: u16 = 2;
     let policy: Policy = enemy.asker("policy").expect("it has one");
@@ -384,7 +381,7 @@ pub fn formatter(enemy: Enemy) {
     if escape(&enemy.orders.attack) {
         return;
     }
-    // Alice and bob have files when there are as many owners as that.
+    // With so many owners, alice and bob have files.
     let mut labels = 0;
     for _ in 0..2400 {
         if let Ok(PolicyReply::Sizes { labels: now, .. }) =
@@ -401,7 +398,7 @@ pub fn formatter(enemy: Enemy) {
     of_policy_as_administrator(&policy);
 }
 
-/// For each block of the disk, asks who owns it and who may use it, and tries to own it or have it used.
+/// Tries for each block of the disk to learn its owner and who may use it, to own it, and to have it used.
 fn of_policy_as_administrator(policy: &Policy) {
     let (mut done, mut told) = (0, 0);
     let bob = Acl::of(user("bob"), Access::ReadWrite).expect("storable");

@@ -1,4 +1,4 @@
-//! Hostile components that serve requests.
+//! Enemies that are asked.
 
 use crate::enemy::Enemy;
 use crate::mutate::{Random, mutated};
@@ -7,20 +7,20 @@ use std::cell::RefCell;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-/// Accepts no request, and does nothing else.
+/// Receives no request, and does nothing else.
 pub fn silence() -> ! {
     loop {
         std::thread::sleep(std::time::Duration::from_secs(3600));
     }
 }
 
-/// Answers, until it is killed.
+/// Answers requests as `answer` says, until it is killed.
 pub fn serve(enemy: &Enemy, answer: impl FnMut(Request) -> Reply) {
     let _ = enemy.context.ports.serve(answer);
 }
 
-/// Sends answers that do not fit the request, with names that it does not have, with files, too long, or
-/// malformed; and packets that nobody requested.
+/// Sends replies that do not fit, carry names that it does not have, have files with them, are too long, or malformed;
+/// and packets that nobody asked for.
 pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
     let random = RefCell::new(Random(seed));
     serve(enemy, |request| {
@@ -37,7 +37,7 @@ pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
     });
 }
 
-/// Packets that answer no question, or are none.
+/// Packets that answer no request, or are malformed.
 pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
     let Ok(channel) = enemy.context.ports.channel(port) else { return };
     for _ in 0..random.below(4) {
@@ -45,7 +45,7 @@ pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
         packet.extend((random.below(4) as u16).to_le_bytes());
         packet.extend(if random.below(8) == 0 { [1; 4] } else { [0; 4] });
         packet.extend((random.draw() >> random.below(64)).to_le_bytes());
-        // An empty packet would be taken for the end of the channel, which is a different attack.
+        // An empty packet would be taken for the end of the channel, which is the same as silence.
         packet.truncate(if random.below(8) == 0 { 1 + random.below(15) } else { 16 });
         packet.extend((0..random.below(60)).map(|_| random.draw() as u8));
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];

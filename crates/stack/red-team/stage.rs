@@ -1,9 +1,8 @@
-//! Files that the hostile component holds, by their descriptors: no library can keep a process from using
-//! what it was given.
+//! Files that the enemy has open, by their numbers: a library cannot keep from it what it was given.
 
 use std::os::fd::BorrowedFd;
 
-/// Writes a byte far beyond the end of every writable file: a region that grows would take others' memory.
+/// Writes a byte far behind the end of every file that it can write, as a region that grows takes everybody's memory.
 /// Returns how often that succeeded.
 pub fn grow_everything() -> usize {
     let mut grown = 0;

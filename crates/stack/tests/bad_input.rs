@@ -1,5 +1,5 @@
-//! Faults outside of the stack: a changed policy table, no descriptors, no processes, no space. The error is
-//! clear, the rest is unharmed, nothing acknowledged is lost. Needs root, FUSE and dosfstools, like
+//! Faults outside of the stack: a changed policy table, no descriptors, no processes, no space. Each gives a clear
+//! error, leaves the rest unharmed, and loses nothing that was acknowledged. Needs root, FUSE and dosfstools, as
 //! `tests/stack.rs`.
 
 use crate::common::stack;
@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const PAGE: u64 = 4096;
 
-/// Positions in the policy table on the disk: in each of its blocks that is not empty, the first and the last
-/// non-zero byte, and a zero one; and one in the table's last block, which was never used.
+/// Offsets in the policy table as it is on the disk. Of each block that has any content: the first and the last byte
+/// that is not zero, and one that is. And one in the table's last block, which was never used.
 fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     let mut places = Vec::new();
     let mut block = [0; PAGE as usize];
@@ -37,13 +37,13 @@ fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     }
 }
 
-/// Proves: if any part of the policy table was changed on the disk, or the table is an older one, that is
-/// noticed at mount: PolicyMgr refuses the disk, its FSDriver stays down and reports why, and nobody reads
-/// anything.
+/// Proves: a policy table that was changed on the disk, in whichever part, is noticed when it is mounted: PolicyMgr
+/// refuses the disk, its FSDriver stays down and says why in words, and nobody can read anything. So is a table of an
+/// earlier time.
 #[test]
 fn changed_tables() {
     let older = copy();
-    // The same disk after more was done: then its table is put back.
+    // The same disk after further changes; then its earlier table is put back.
     let running = Running::start("mount", copy(), None);
     fs::write(running.alice.join("later"), content(7, 9000)).expect("written");
     let later = running.stop();
@@ -76,7 +76,7 @@ fn changed_tables() {
         }
         change(&place.path().join("disk"));
         let mut running = Running::start("mount", place, None);
-        // Blocks that were never written are not read from the disk, so a change there has no effect.
+        // Blocks that were never written are not read from the disk, so changing them has no effect.
         if is_unused {
             assert_eq!(aftermath(running), Vec::<String>::new(), "{what}");
             continue;
@@ -89,15 +89,15 @@ fn changed_tables() {
     }
 }
 
-/// A change of a disk.
+/// What is done to a disk.
 type Change = Box<dyn Fn(&Path)>;
 
 fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_holdfast-stack-host"))
 }
 
-/// Proves: a host that starts with too few descriptors reports that and ends, or starts; with no number does
-/// it hang.
+/// Proves: a host that has too few descriptors at its start says so and ends, or comes up; it hangs with no number of
+/// them.
 #[test]
 fn few_descriptors_at_the_start() {
     let mut came_up = 0;
@@ -121,7 +121,7 @@ fn few_descriptors_at_the_start() {
             .spawn()
             .expect("starts");
         let input = child.stdin.take().expect("piped");
-        // It ends when its input ends, or before.
+        // It ends when it reads the end of its input, or before.
         drop(input);
         let (mut said, mut words) = (String::new(), String::new());
         child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
@@ -139,15 +139,15 @@ fn few_descriptors_at_the_start() {
                 assert!(is_clear.iter().any(|reason| words.contains(reason)), "{files}: {words}");
             }
         }
-        // Whatever happened, the disk is unchanged.
+        // In both cases the disk is as it was.
         let running = Running::start("mount", place, None);
         assert_eq!(running.altered(), Vec::<String>::new(), "{files}");
     }
     assert!(came_up > 0 && refused > 0, "{came_up} came up, {refused} did not");
 }
 
-/// Proves: a host whose descriptors run out cannot restart a component, reports why, and continues with the
-/// others; when there are descriptors again, a new mount has everything.
+/// Proves: a host whose descriptors run out while it runs cannot restart a component, says why, and goes on with the
+/// others. When there are descriptors again, a new mount has everything.
 #[test]
 fn no_descriptors_while_running() {
     let mut running = Running::start("mount", copy(), None);
@@ -165,7 +165,7 @@ fn no_descriptors_while_running() {
     assert!(words.contains("Too many open files") || words.contains("os error 24"), "{words}");
     let limit = Rlimit { current: Some(20_000), maximum: Some(20_000) };
     prlimit(Some(pid), Resource::Nofile, limit).expect("limited");
-    // What is in memory is read without CacheMgr; other components continue.
+    // What is in memory can be read without CacheMgr, and others' processes go on.
     assert!(fs::read(running.alice.join("third")).expect("in memory") == stack::files()["third"]);
     assert!(!running.words().contains("panicked"), "{}", running.words());
     let (restarts, _) = running.others("cache-manager");
@@ -173,11 +173,11 @@ fn no_descriptors_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// A cgroup that limits the number of processes.
+/// A control group with a limit on the number of processes.
 struct Group(PathBuf);
 
 impl Group {
-    /// In cgroup version 1 or 2, whichever this machine has.
+    /// Makes a control group of version 1 or 2, whichever this machine has.
     fn of(pid: u32) -> Group {
         let own = format!("holdfast-bad-input-{}", std::process::id());
         let first = Path::new("/sys/fs/cgroup/pids");
@@ -206,7 +206,7 @@ impl Drop for Group {
     }
 }
 
-/// Proves: the same where no process can be made.
+/// Proves: the same holds where no process can be made.
 #[test]
 fn no_processes_while_running() {
     let mut running = Running::start("mount", copy(), None);
@@ -225,9 +225,8 @@ fn no_processes_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// Proves: a disk that one user fills is full for others, with the usual error, and no more than that:
-/// existing files stay, freed space can be used; and the log wraps around more than once without ever being
-/// full.
+/// Proves: a disk that one user fills is full for others, who get the error for it and no other: what was there stays,
+/// and space that is freed can be used. The log is used round and round without ever being full.
 #[test]
 fn full_disk_and_log() {
     let running = Running::start("mount", copy(), None);
@@ -235,7 +234,7 @@ fn full_disk_and_log() {
     for round in 0..3 {
         let path = running.bob.join("fills");
         let file = fs::File::create(&path).expect("made");
-        // Deleted blocks are returned when the kernel has dropped the file, which takes some time.
+        // Space is freed when the kernel has released the file, which it does asynchronously.
         eventually("there is room", || file.write_all_at(&chunk, 0).is_ok());
         let full = (0..64_u64).find_map(|at| file.write_all_at(&chunk, at << 20).err());
         let code = full.expect("the disk has an end").raw_os_error();

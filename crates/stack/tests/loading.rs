@@ -1,4 +1,4 @@
-//! Malformed disks through the real processes that look at them: FSLoader and FSChecker, in their sandboxes.
+//! Malformed disks for the real processes that read them: FSLoader and FSChecker, in their sandboxes.
 
 use holdfast_fat::partitions::{self, PartitionContent, Sectors};
 use holdfast_fat::{BlockId, Fat, Kind, Layout, Metadata, Options, WalkedFile, check};
@@ -35,7 +35,7 @@ impl Looker {
         line.trim().to_owned()
     }
 
-    /// Files that the process has open, and processes below it.
+    /// The number of files that the process has open, and of processes below it.
     fn holdings(&self) -> (usize, usize) {
         let process = format!("/proc/{}", self.child.id());
         let files = fs::read_dir(format!("{process}/fd")).expect("it lives").count();
@@ -82,7 +82,7 @@ impl Metadata for Part<'_> {
     }
 }
 
-/// The expected report about an image, made by the same code in this process; `None` if it is refused.
+/// What the same code says of an image in this process; `None` if it refuses it.
 fn expected(image: &Image) -> Option<String> {
     let mut words = Vec::new();
     let mut parts = Vec::new();
@@ -113,7 +113,7 @@ fn expected(image: &Image) -> Option<String> {
     Some(words.join(", "))
 }
 
-/// Seeded: the tests try the same each time.
+/// A seeded generator: the tests try the same each time.
 struct Random(u64);
 
 impl Random {
@@ -128,7 +128,8 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A file system of 34 MiB, the least that others take for FAT32, with files and directories; with a partition table before it, or without.
+/// A file system of 34 MiB, the least that others accept as FAT32, with files and directories; with a partition table
+/// before it, or without.
 fn image(folder: &Path, has_table: bool) -> Vec<u8> {
     let plain = folder.join("plain");
     let _ = fs::remove_file(&plain);
@@ -151,14 +152,14 @@ fn image(folder: &Path, has_table: bool) -> Vec<u8> {
     disk
 }
 
-/// Changes some bytes: where, and how many from there.
+/// Changes some bytes; returns their offset and number.
 fn mutate(bytes: &mut [u8], random: &mut Random, start: usize) -> Vec<(usize, usize)> {
     let reserved = usize::from(u16::from_le_bytes([bytes[start + 14], bytes[start + 15]]));
     let sectors = u32::from_le_bytes(bytes[start + 36..start + 40].try_into().expect("four bytes")) as usize;
     let (fat, data) = (start + reserved * 512, start + (reserved + 2 * sectors) * 512);
     let mut changed = Vec::new();
     for _ in 0..=random.below(4) {
-        // A byte in what describes the layout, in the used part of the FAT, or in directories; rarely
+        // Mostly in the structures that say where everything is, the used part of the FAT, and directories; rarely
         // elsewhere.
         let (at, value) = match random.below(6) {
             0 => (random.below(512), vec![random.below(256) as u8]),
@@ -233,7 +234,7 @@ fn fuzz(rounds: usize, seed: u64) {
         }
     }
     let (files_before, _) = before.expect("there were rounds");
-    // Files that the last rounds had open are closed as their processes end.
+    // Descriptors of the last rounds are closed when their processes end.
     eventually("few files are open and no process is left", || {
         let (files, children) = looker.holdings();
         files <= files_before + 4 && children <= 1
@@ -241,21 +242,21 @@ fn fuzz(rounds: usize, seed: u64) {
     assert!(sound > 2 && unsound > rounds / 20 && refused > rounds / 20, "{sound}, {unsound}, {refused}");
 }
 
-/// Proves: about malformed disks the processes report exactly what the pure code reports; none harms the
-/// process that asks, or leaves anything behind.
+/// Proves: of malformed disks the processes say exactly what the pure code says, whatever that is. No such disk harms
+/// the process that asks, or leaves anything behind.
 #[test]
 fn malformed_disks() {
     fuzz(80, 1);
 }
 
-/// The same by the thousand.
+/// The same for thousands of disks.
 #[test]
 #[ignore = "long: scripts/soak disks"]
 fn malformed_disks_by_the_thousand() {
     fuzz(3000, 2);
 }
 
-/// Proves: other contents than FAT32 are named, and so is an impossible partition table.
+/// Proves: a disk that is not FAT32 is described by what it is, and so is one that cannot have a partition table.
 #[test]
 fn other_systems() {
     let folder = tempfile::Builder::new().prefix("holdfast-look.").tempdir().expect("a folder");

@@ -1,85 +1,20 @@
 //! The stack with real processes, a real volume and real mounts: two people, each with a mount, on one FAT32 disk.
 
+use crate::common::stack::{BYTES, CLUSTER, Running};
 use holdfast_testing::eventually;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-const BYTES: u64 = 40 << 20;
-const CLUSTER: u32 = 512;
-
-struct Running {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    alice: PathBuf,
-    bob: PathBuf,
-    place: tempfile::TempDir,
+fn formatted(bytes: u64, cluster: u32) -> Running {
+    Running::start_with("format", tempfile::tempdir().expect("a directory"), bytes, cluster, None)
 }
 
-fn lines(output: &mut BufReader<ChildStdout>) -> String {
-    let mut line = String::new();
-    output.read_line(&mut line).expect("it speaks");
-    line.trim().to_owned()
-}
-
-impl Running {
-    fn formatted(bytes: u64, cluster: u32) -> Running {
-        Running::start("format", tempfile::tempdir().expect("a directory"), bytes, cluster)
-    }
-
-    fn start(verb: &str, place: tempfile::TempDir, bytes: u64, cluster: u32) -> Running {
-        let at = |name: &str| place.path().join(name);
-        let (alice, bob, disk, log) = (at("alice"), at("bob"), at("disk"), at("log"));
-        for directory in [&alice, &bob] {
-            fs::create_dir_all(directory).expect("made");
-        }
-        let mut child = Command::new(env!("CARGO_BIN_EXE_holdfast-stack-host"))
-            .arg(verb)
-            .args([&disk, &log])
-            .args([bytes.to_string(), cluster.to_string()])
-            .args([&alice, &bob])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
-        let input = child.stdin.take().expect("piped");
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        assert_eq!(lines(&mut output), "ready");
-        Running { child, input, output, alice, bob, place }
-    }
-
-    fn tell(&mut self, what: &str) -> String {
-        writeln!(self.input, "{what}").expect("told");
-        lines(&mut self.output)
-    }
-
-    fn kill(&mut self, component: &str) {
-        assert_eq!(self.tell(&format!("kill {component}")), "done");
-    }
-
-    fn stop(mut self) -> tempfile::TempDir {
-        assert_eq!(self.tell("stop"), "stopped");
-        assert!(self.child.wait().expect("ended").success());
-        std::mem::replace(&mut self.place, tempfile::tempdir().expect("a directory"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        for directory in [&self.alice, &self.bob] {
-            let _ = Command::new("umount").arg("-l").arg(directory).stderr(Stdio::null()).status();
-        }
-    }
-}
-
-/// The report of `fsck.fat` on a disk that is not mounted.
+/// Whether `fsck.fat` finds the file system on an unmounted disk sound, and its output.
 fn fsck(disk: &Path, bytes: u64) -> (bool, String) {
     let image = disk.with_extension("fat");
     let mut part = fs::File::open(disk).expect("opens").take(bytes);
@@ -97,13 +32,13 @@ fn content(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251 + number * 13) as u8).collect()
 }
 
-/// Proves: files created, read, overwritten, truncated, grown, renamed and removed through the stack behave
-/// as programs expect; they are there after a restart; and `fsck.fat` finds nothing. With clusters of 512
-/// bytes, which share blocks of the volume, and of 4096.
+/// Proves: files that are made, read, overwritten, truncated, extended, renamed and removed through the stack are what
+/// programs expect. They are there after the stack was stopped and started, and `fsck.fat` finds nothing. With clusters
+/// of 512 bytes, which share blocks of the volume, and of 4096.
 #[test]
 fn files() {
     for (bytes, cluster) in [(BYTES, CLUSTER), (300 << 20, 4096)] {
-        let running = Running::formatted(bytes, cluster);
+        let running = formatted(bytes, cluster);
         let at = |name: &str| running.alice.join(name);
         fs::write(at("small"), b"hello").expect("written");
         fs::write(at("large file with a long name.data"), content(1, 1_300_000)).expect("written");
@@ -134,11 +69,11 @@ fn files() {
         assert_eq!(errno(fs::write(at("a:b"), b"")), Some(libc::EINVAL));
         assert_eq!(errno(fs::read(at("nothing"))), Some(libc::ENOENT));
         assert_eq!(errno(fs::create_dir(at("dir"))), Some(libc::EEXIST));
-        let place = running.stop();
+        let folder = running.stop();
 
-        let (sound, words) = fsck(&place.path().join("disk"), bytes);
+        let (sound, words) = fsck(&folder.path().join("disk"), bytes);
         assert!(sound, "{words}");
-        let running = Running::start("mount", place, bytes, cluster);
+        let running = Running::start_with("mount", folder, bytes, cluster, None);
         let at = |name: &str| running.alice.join(name);
         assert_eq!(fs::read(at("dir").join("renamed")).expect("read"), expected);
         assert!(fs::read(at("large file with a long name.data")).expect("read") == content(1, 1_300_000));
@@ -152,19 +87,19 @@ fn files() {
     }
 }
 
-/// Proves: a file belongs to its owner: another user of the same file system sees its name and size, and can
-/// neither read, write, truncate, remove nor rename it; an empty file belongs to whoever makes it longer. The
-/// content of a deleted file is never visible to whoever gets its clusters, nor on the disk.
+/// Proves: a file is its owner's. Another user of the same file system sees its name and size, and can neither read,
+/// write, truncate, remove nor rename it. An empty file belongs to whoever extends it. The content of a deleted file is
+/// never seen by the user who gets its clusters, on the disk neither.
 #[test]
 fn two_people() {
-    let running = Running::formatted(BYTES, CLUSTER);
+    let running = formatted(BYTES, CLUSTER);
     let (hers, his) = (running.alice.join("secret"), running.bob.join("secret"));
     let secret = b"0123456789abcdef".repeat(1000);
     fs::write(&hers, &secret).expect("written");
     assert_eq!(fs::metadata(&his).expect("seen").len(), secret.len() as u64);
     assert_eq!(errno(fs::read(&his)), Some(libc::EACCES));
     assert_eq!(errno(fs::File::options().write(true).open(&his)), Some(libc::EACCES));
-    // Nor through a file that was opened while it had no owner.
+    // Nor by a descriptor that was opened while the file was nobody's.
     fs::write(running.alice.join("early"), b"").expect("made");
     let file = fs::File::options().write(true).open(running.bob.join("early")).expect("it is nobody's yet");
     fs::write(running.alice.join("early"), &secret).expect("written");
@@ -181,10 +116,10 @@ fn two_people() {
 
     fs::write(running.alice.join("empty"), b"").expect("made");
     fs::write(running.bob.join("empty"), b"now his").expect("nobody's");
-    // Her kernel may believe for a second that it is empty.
+    // Her kernel may cache for a second that the file is empty.
     eventually("it is his", || errno(fs::read(running.alice.join("empty"))) == Some(libc::EACCES));
 
-    // She deletes it; he fills the disk and finds nothing of it.
+    // She deletes it; he fills the disk, and finds nothing of it.
     fs::File::open(&hers).expect("opens").sync_all().expect("durable");
     fs::remove_file(&hers).expect("hers");
     let grown = fs::File::create(running.bob.join("grown")).expect("made");
@@ -193,18 +128,18 @@ fn two_people() {
     fs::File::open(running.bob.join("grown")).expect("opens").read_to_end(&mut seen).expect("read");
     assert!(seen.iter().all(|byte| *byte == 0));
     grown.sync_all().expect("durable");
-    let place = running.stop();
-    let disk = fs::read(place.path().join("disk")).expect("read");
-    let (sound, words) = fsck(&place.path().join("disk"), BYTES);
+    let folder = running.stop();
+    let disk = fs::read(folder.path().join("disk")).expect("read");
+    let (sound, words) = fsck(&folder.path().join("disk"), BYTES);
     assert!(sound, "{words}");
     drop(disk);
 }
 
-/// Proves: whichever component is killed, and whenever, what was acknowledged stays, programs continue with
-/// the files they have open, and the file system stays sound.
+/// Proves: whichever component dies, and whenever, what was acknowledged stays, programs go on with the files they have
+/// open, and the file system stays sound.
 #[test]
 fn components_die() {
-    let mut running = Running::formatted(BYTES, CLUSTER);
+    let mut running = formatted(BYTES, CLUSTER);
     let open = fs::File::create(running.alice.join("open")).expect("made");
     fs::create_dir(running.alice.join("dir")).expect("made");
     let components = ["fs-driver", "policy-manager", "cache-manager", "disk-driver"];
@@ -212,7 +147,7 @@ fn components_die() {
         let path = running.alice.join("dir").join(format!("{round}"));
         fs::write(&path, content(round, 5000 + round * 700)).expect("written");
         open.write_all_at(&content(round, 3000), round as u64 * 3000).expect("written");
-        running.kill(component);
+        running.end(component);
         for before in 0..=round {
             let path = running.alice.join("dir").join(format!("{before}"));
             let found = fs::read(&path).unwrap_or_else(|error| panic!("{component}, {path:?}: {error}"));
@@ -225,16 +160,16 @@ fn components_die() {
     let expected: Vec<u8> = (0..8).flat_map(|round| content(round, 3000)).collect();
     assert!(fs::read(running.alice.join("open")).expect("read") == expected);
     drop(open);
-    let place = running.stop();
-    let (sound, words) = fsck(&place.path().join("disk"), BYTES);
+    let folder = running.stop();
+    let (sound, words) = fsck(&folder.path().join("disk"), BYTES);
     assert!(sound, "{words}");
 }
 
-/// Proves: the whole stack killed in the middle of changes leaves what was synced, and a file system that
-/// needs no fsck after the next start.
+/// Proves: after the whole stack is killed in the midst of changes, what was synced is there, and the file system needs
+/// no fsck after the next start.
 #[test]
 fn all_die() {
-    let mut running = Running::formatted(BYTES, CLUSTER);
+    let mut running = formatted(BYTES, CLUSTER);
     for round in 0..4_usize {
         let path = running.alice.join(format!("kept {round}"));
         let mut file = fs::File::create(&path).expect("made");
@@ -260,13 +195,13 @@ fn all_die() {
             let _ = Command::new("umount").arg("-l").arg(directory).status();
         }
         writer.join().expect("ended");
-        let place = std::mem::replace(&mut running.place, tempfile::tempdir().expect("a directory"));
+        let folder = std::mem::replace(&mut running.folder, tempfile::tempdir().expect("a directory"));
         drop(running);
-        // Started, which recovers, and stopped: the disk alone is sound.
-        let place = Running::start("mount", place, BYTES, CLUSTER).stop();
-        let (sound, words) = fsck(&place.path().join("disk"), BYTES);
+        // Started, which recovers, and stopped: the disk by itself is sound.
+        let folder = Running::start("mount", folder, None).stop();
+        let (sound, words) = fsck(&folder.path().join("disk"), BYTES);
         assert!(sound, "round {round}: {words}");
-        running = Running::start("mount", place, BYTES, CLUSTER);
+        running = Running::start("mount", folder, None);
         for kept in 0..=round {
             let found = fs::read(running.alice.join(format!("kept {kept}"))).expect("it was durable");
             assert!(found == content(kept, 20_000), "round {round}, file {kept}");

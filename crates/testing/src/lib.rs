@@ -1,5 +1,5 @@
-//! What tests of all crates share: waiting for what must happen, bytes that do not compress, ports that nobody else
-//! takes, and commands that end.
+//! What tests of all crates share: waiting for what must happen, incompressible bytes, ports that no other test uses,
+//! and commands that are run to their end.
 //!
 //! A test's verdict must not depend on how fast the machine is. So there is one limit for everything that is waited for,
 //! [`PATIENCE`], far above what even a busy machine needs; and "nothing happens" is shown by an event that can only come

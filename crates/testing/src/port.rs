@@ -1,11 +1,12 @@
-//! Ports that no other test takes.
+//! Ports that no other test uses.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// Below the range from which the kernel takes ports of outgoing connections (32768 on), so that none of those gets one.
+/// Below the range from which the kernel takes ports for outgoing connections (from 32768 on), so that none of those
+/// gets one.
 const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
 /// A port of this machine that is free, and that no other test is given until this process ends.
@@ -38,7 +39,7 @@ pub fn free_port() -> u16 {
 mod tests {
     use super::*;
 
-    /// Proves: a port is given once, also while nobody listens on it.
+    /// Proves: a port is given to one caller only, even while nobody listens on it.
     #[test]
     fn a_port_is_given_once() {
         let ports: std::collections::BTreeSet<u16> = (0..20).map(|_| free_port()).collect();

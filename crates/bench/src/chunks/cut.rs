@@ -9,27 +9,27 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-/// What a chunk is told from others by: half of its digest, which is enough among those of one machine.
+/// A chunk's identity: half of its digest, which is enough among the chunks of one machine.
 pub type Name = [u8; 16];
 
-/// A way to cut files.
+/// A way to cut files into chunks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cutter {
-    /// As Holdfast does: sizes go with the file.
+    /// Holdfast's way: chunk sizes grow with the file.
     Holdfast,
     /// Holdfast's algorithm (FastCDC) with the same sizes for all files.
     FastCdc(ChunkerConfig),
-    /// The paper's: a breakpoint wherever the Rabin fingerprint of a window has chosen low bits.
+    /// LBFS's way: a breakpoint wherever the Rabin fingerprint of a window has chosen low bits.
     Rabin { window_bits: u32, sizes: ChunkerConfig },
 }
 
-/// The paper's shape: no chunk below a quarter of what is expected, none above eight times as much.
+/// LBFS's bounds: no chunk below a quarter of the expected size, none above eight times as much.
 pub fn sizes(expected: usize) -> ChunkerConfig {
     ChunkerConfig { bytes_min: expected / 4, bytes_average: expected, bytes_max: expected * 8 }
 }
 
 impl Cutter {
-    /// How it is called in tables.
+    /// The name in tables.
     pub fn name(&self) -> String {
         match self {
             Cutter::Holdfast => "Holdfast".to_owned(),
@@ -40,7 +40,7 @@ impl Cutter {
         }
     }
 
-    /// Cuts a file; `each` hears of its chunks in their order.
+    /// Cuts a file; `each` is called for its chunks in their order.
     ///
     /// # Errors
     /// The file's, with its name.
@@ -69,7 +69,7 @@ fn describe(sizes: &ChunkerConfig) -> String {
     format!("{}/{}/{} KB", kib(sizes.bytes_min), kib(sizes.bytes_average), kib(sizes.bytes_max))
 }
 
-/// Hears of blocks and keeps none.
+/// A sink that counts blocks and keeps none.
 struct Listener<'a>(&'a mut dyn FnMut(Name, u32));
 
 impl BlockSink for Listener<'_> {
@@ -95,7 +95,7 @@ fn fast(sizes: &ChunkerConfig, input: impl Read, each: &mut dyn FnMut(Name, u32)
     Ok(())
 }
 
-/// The paper's 3.1.1 and 3.1.2. The window slides over cuts, and over what is too short to be cut.
+/// As in sections 3.1.1 and 3.1.2 of the LBFS paper. The window slides over cuts, and over what is too short to be cut.
 fn rabin(
     window_bits: u32,
     sizes: &ChunkerConfig,
@@ -117,7 +117,7 @@ fn rabin(
         for byte in &buffer[..count] {
             fingerprint.slide(*byte);
             chunk.push(*byte);
-            // All ones: zeroes have the fingerprint zero, and are to be no breakpoint.
+            // All ones: zeroes have the fingerprint zero, and must not be a breakpoint.
             let is_breakpoint = fingerprint.get_hash() & mask == mask && chunk.len() >= sizes.bytes_min;
             if is_breakpoint || chunk.len() == sizes.bytes_max {
                 emit(&mut chunk);
@@ -153,11 +153,11 @@ mod tests {
         [Cutter::Holdfast, Cutter::FastCdc(sizes(8 << 10)), rabin]
     }
 
-    /// Proves: chunks make up the whole, within their bounds, of about the size asked for; an insertion changes a
-    /// few of them only.
+    /// Proves: chunks make up the whole, are within their bounds, and have about the size that was asked for; an
+    /// insertion changes only a few of them.
     #[test]
     fn chunks_are_those_of_the_content() {
-        // A MiB is where Holdfast begins to cut otherwise.
+        // Up to one MiB Holdfast uses the same sizes.
         let bytes = noise(1_000_000);
         let changed = [&bytes[..300_000], b"inserted", &bytes[300_000..]].concat();
         for cutter in all() {
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Proves: runs of zeroes are cut at the largest size, and nothing has no chunk.
+    /// Proves: runs of zeroes are cut at the largest size, and an empty input has no chunk.
     #[test]
     fn zeroes_and_nothing() {
         let rabin = Cutter::Rabin { window_bits: 4, sizes: sizes(8 << 10) };

@@ -1,5 +1,5 @@
-//! What cutting files into chunks finds in common: LBFS's tables 1 and 2 and figure 5. No server, no link: the
-//! chunks alone.
+//! How much files have in common when they are cut into chunks: LBFS's tables 1 and 2 and figure 5. No server and no
+//! link, only the chunks.
 
 mod cut;
 mod tree;
@@ -172,7 +172,7 @@ fn lengths(trees: &[PathBuf], json: Option<&Path>) -> anyhow::Result<()> {
             chunks.lengths.iter().filter(|length| is(**length as usize)).count().to_string()
         };
         let (below, at_most) = match cutter {
-            // Which sizes a chunk was cut with depends on its file.
+            // The sizes with which a chunk was cut depend on its file.
             Cutter::Holdfast => ("-".to_owned(), "-".to_owned()),
             Cutter::FastCdc(sizes) | Cutter::Rabin { sizes, .. } => {
                 (count(&|length| length < sizes.bytes_min), count(&|length| length == sizes.bytes_max))

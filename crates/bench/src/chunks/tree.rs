@@ -29,7 +29,7 @@ pub fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// How often a chunk occurs.
+/// The occurrences of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Occurrences {
     /// Its bytes.
@@ -84,19 +84,19 @@ impl Chunks {
         known.count += 1;
     }
 
-    /// Bytes of the chunks that are not in `given`, each once: what has to be sent.
+    /// Bytes of the chunks that are not in `given`, each counted once: these have to be sent.
     pub fn new_bytes(&self, given: &Chunks) -> u64 {
         let new = self.by_name.iter().filter(|(name, _)| !given.by_name.contains_key(*name));
         new.map(|(_, chunk)| u64::from(chunk.length)).sum()
     }
 
-    /// Share of all bytes that are in chunks that occur more than once.
+    /// The share of all bytes that are in chunks that occur more than once.
     pub fn shared(&self) -> f64 {
         let shared = self.by_name.values().filter(|chunk| chunk.count > 1);
         share(shared.map(|chunk| u64::from(chunk.length) * u64::from(chunk.count)).sum(), self.bytes)
     }
 
-    /// Share of all bytes that need not be kept or sent, since they are there already.
+    /// The share of all bytes that need not be stored or sent, as they are there already.
     pub fn saved(&self) -> f64 {
         share(self.bytes - self.new_bytes(&Chunks::default()), self.bytes)
     }
@@ -111,7 +111,8 @@ mod tests {
     use super::*;
     use crate::chunks::cut::sizes;
 
-    /// Proves: what is in another tree is not new, what occurs twice in one is sent once, and counted where it is.
+    /// Proves: what is in another tree is not new; what occurs twice in one tree is sent once, and counted with its
+    /// occurrences.
     #[test]
     fn what_is_shared_and_what_is_new() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Objects with what a debugger wants, a library of them, and one to link with: what is made when one develops.
+/// Objects with debugging information, a library of them, and one to link with, as in development.
 const MAKEFILE: &str = "\
 OBJECTS := $(patsubst %.c,%.o,$(wildcard *.c))
 all: program.a program.so
@@ -20,13 +20,13 @@ program.so: $(OBJECTS)
 \tgcc -O1 -g -fPIC -c -o $@ $<
 ";
 
-/// Puts the sources there.
+/// Copies the sources to the mount.
 pub(super) fn prepare(source: &Path, at: &Path) -> anyhow::Result<()> {
     tree::copy(source, at)?;
     tree::write(&at.join("Makefile"), MAKEFILE.as_bytes())
 }
 
-/// Puts a line before a header's first, so that everything that includes it is made again, a little different.
+/// Adds a line at the top of a header, so that everything that includes it is compiled again.
 pub(super) fn touch(header: &Path) -> anyhow::Result<()> {
     let text = fs::read_to_string(header).with_context(|| header.display().to_string())?;
     tree::write(header, format!("/* One more line. */\n{text}").as_bytes())

@@ -1,4 +1,4 @@
-//! Documents edited and saved as editors do it.
+//! Documents that are edited and saved in the way of editors.
 
 use super::place::limited;
 use anyhow::{Context, ensure};
@@ -8,16 +8,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How often a document is saved.
+/// The number of times a document is saved.
 const SAVES: usize = 5;
 
-/// Edits a text with vim, which keeps a swap file beside it, renames the old text to a backup and writes the new one
-/// anew with each save.
+/// Edits a text with vim, which keeps a swap file beside it, and with each save renames the old text to a backup and
+/// writes the new one.
 pub(super) fn vim(text: &Path, limit: Duration) -> anyhow::Result<()> {
     let lines = std::fs::read(text)?.iter().filter(|byte| **byte == b'\n').count();
     let mut vim = limited(limit, "vim");
     vim.args(["-es", "-N", "-u", "NONE", "-i", "NONE", "--cmd"]);
-    // It skips backups of what is in /tmp, where the mounts are.
+    // vim makes no backups in /tmp, where the mounts are, unless told to.
     vim.arg("set swapfile directory=. backup writebackup backupdir=. backupskip= backupcopy=no fsync");
     vim.current_dir(text.parent().context("no parent")?).arg(text.file_name().context("no name")?);
     feed(&mut vim, &commands(lines))
@@ -68,8 +68,8 @@ fn feed(command: &mut Command, input: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Proves: vim, told so, saves a text with all changes and keeps the one before as a backup. Left out, and said,
-    /// where there is no vim.
+    /// Proves: vim, with these settings, saves a text with all changes and keeps the one before as a backup. Without
+    /// vim the test says so and does nothing.
     #[test]
     fn vim_saves() -> anyhow::Result<()> {
         if Command::new("vim").arg("--version").output().is_err() {

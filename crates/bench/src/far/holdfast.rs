@@ -1,4 +1,4 @@
-//! A Holdfast server at one end of the link, and mounts of two members at both.
+//! A Holdfast server at one end of the link, and mounts of two members, one at each end.
 
 use super::place::{LinkedHosts, patiently, unmount_forced};
 use super::site;
@@ -20,7 +20,7 @@ pub(super) struct Holdfast<'p> {
 }
 
 impl<'p> Holdfast<'p> {
-    /// A server with one file system, and the members `near` and `far` with a directory that is theirs together.
+    /// A server with one file system, and the members `near` and `far` with a directory of both.
     pub(super) fn start(place: &'p LinkedHosts, program: &Path) -> anyhow::Result<Holdfast<'p>> {
         let mut server = Command::new(program);
         server.args(["server", "--listen", &format!("0.0.0.0:{PORT}"), "--data"]).arg(place.path("data"));
@@ -31,7 +31,7 @@ impl<'p> Holdfast<'p> {
             site.say(Side::Server, "near", &["keygen", "--out", &site.key(name)])?;
         }
         let superuser = site.key("superuser");
-        // Only from the server's own machine may anybody make a file system.
+        // Only from the server's own machine can everybody make a file system.
         let host = format!("127.0.0.1:{PORT}");
         let said = site.say(Side::Server, "near", &["fs", "create", &host, "--superuser", &superuser])?;
         let id = said.split_whitespace().find_map(|word| word.strip_prefix(&format!("hf://{host}/")));
@@ -70,11 +70,11 @@ impl<'p> Holdfast<'p> {
         self.place.start(side, who, &mut command)
     }
 
-    /// Shows the members' directory through a mount at the server's end, which is gone again afterwards.
+    /// Gives access to the members' directory through a mount at the server's end, which is unmounted afterwards.
     pub(super) fn near(&self, work: &mut dyn FnMut(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let on = self.place.path("near");
         std::fs::create_dir_all(&on)?;
-        // It shall leave no lease that somebody would have to wait for.
+        // It must leave no lease that others would have to wait for.
         let mut mount = self.start_mount(Side::Server, "near", &on, &["--no-leases"])?;
         let result = self.place.wait_mounted(&mut mount, &on).and_then(|()| work(&on.join("team")));
         let unmounted = self.say(Side::Server, "near", &["umount", &on.display().to_string()]);
@@ -107,7 +107,7 @@ impl<'p> Holdfast<'p> {
         std::fs::remove_dir_all(self.place.path("far-cache")).context("the far member's cache")
     }
 
-    /// What the far member's mount tells with `holdfast --json COMMAND`.
+    /// What `holdfast --json COMMAND` reports of the far member's mount.
     fn told(&self, command: &str, on: &Path) -> anyhow::Result<Value> {
         let said = self.say(Side::Client, "far", &["--json", command, &on.display().to_string()])?;
         serde_json::from_str(&said).with_context(|| format!("holdfast {command}"))

@@ -171,14 +171,14 @@ impl Measured {
             line.push(b'\n');
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             let file = file.as_mut().map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-            // One call, so that several runs may write to one file.
+            // One call, so that several runs can write to one file.
             file.write_all(&line).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(())
     }
 }
 
-/// One side does one work over a link of its own. What was counted is in `taken` even if it fails.
+/// One side does one work over a link of its own. `taken` has what was counted even if it fails.
 fn measure(
     options: &Options,
     work: Work,
@@ -222,7 +222,7 @@ fn measure(
     let gone = |counts: Counts| counts.lost + counts.dropped;
     taken.lost = gone(after.0) + gone(after.1) - gone(before.0) - gone(before.1);
     if result.is_err() {
-        // What was ended may have come to an end of some kind.
+        // The processes that were ended may have failed in some way.
         (taken.seconds, taken.seconds_sent) = (None, None);
     }
     result?;
@@ -241,7 +241,7 @@ fn measure(
     Ok(())
 }
 
-/// Does `work`, and ends the client if it takes longer than `limit`: who waits for its mount is then refused.
+/// Does `work`, and ends the client if it takes longer than `limit`: then calls that wait for its mount are refused.
 fn within(
     limit: Duration,
     site: &Site<'_>,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     /// Proves: work is done over the link and compared at both ends, and what crossed the link is counted: all of a
-    /// file that sshfs writes anew, and little of one that rsync knows.
+    /// file that sshfs writes anew, and little of one that rsync has before.
     #[test]
     fn work_is_done_and_counted() -> anyhow::Result<()> {
         if !can_run() {
@@ -322,7 +322,7 @@ mod tests {
         Ok(())
     }
 
-    /// Proves: work that does not end in time is ended, and said so.
+    /// Proves: work that does not end in time is ended, and the measurement says so.
     #[test]
     fn work_without_end_is_ended() -> anyhow::Result<()> {
         if !can_run() {

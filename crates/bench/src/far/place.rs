@@ -1,4 +1,4 @@
-//! Where one measurement happens: a link, a directory, and processes at either end of the link.
+//! The setting of one measurement: a link, a directory, and processes at either end of the link.
 
 use crate::link::Running;
 use anyhow::{Context, bail, ensure};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything that is no measured work may take.
+/// How long anything that is not measured may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Gone when dropped, with what runs at its ends.
+/// Dropping it removes the link and ends what runs at its ends.
 pub(super) struct LinkedHosts {
     pub(super) link: Link,
     directory: PathBuf,
@@ -28,7 +28,7 @@ impl LinkedHosts {
         Ok(place)
     }
 
-    /// A path in this place's directory.
+    /// A path in the measurement's directory.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -38,7 +38,7 @@ impl LinkedHosts {
         self.path("local")
     }
 
-    /// Starts a process at one end; what it says goes to the file `NAME.log`.
+    /// Starts a process at one end, with its output in the file `NAME.log`.
     ///
     /// Only its network is that end's: what it mounts is seen everywhere.
     pub(super) fn start(&self, side: Side, name: &str, command: &mut Command) -> anyhow::Result<Running> {
@@ -123,21 +123,21 @@ impl Drop for LinkedHosts {
     }
 }
 
-/// A command that ends after `limit`, whatever it does.
+/// A command that ends after `limit` at the latest.
 pub(super) fn limited(limit: Duration, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &limit.as_secs().max(1).to_string(), program]);
     command
 }
 
-/// The same with the patience that everything has that is not measured.
+/// A command with the time-out of everything that is not measured.
 pub(super) fn patiently(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after=5", &PATIENCE.as_secs().to_string()]).arg(program);
     command
 }
 
-/// Takes a mount away, whatever state it is in.
+/// Unmounts a directory, whatever state its mount is in.
 pub(super) fn unmount_forced(directory: &Path) {
     let _ = Command::new("fusermount3").arg("-uzq").arg(directory).stderr(Stdio::null()).status();
 }

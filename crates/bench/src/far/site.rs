@@ -1,4 +1,4 @@
-//! One side at one place: its server, and its client's mount.
+//! One side of a comparison: its server, and its client's mount.
 
 use super::holdfast::Holdfast;
 use super::place::{LinkedHosts, unmount_forced};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Who is measured.
+/// The sides that can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Side {
     /// `sshfs -C`. Closing waits until the server has taken every write; the server's disk is not waited for.
@@ -18,11 +18,11 @@ pub(super) enum Side {
     Rclone,
     /// `rsync -az` over ssh, where a program can be in the place of a file system.
     Rsync,
-    /// Holdfast with leases and compression and no chunks looked for.
+    /// Holdfast with leases and compression, without looking for chunks.
     Plain,
-    /// Holdfast doing what LBFS did.
+    /// Holdfast in the way of LBFS.
     Lbfs,
-    /// The same, the client's cache and index emptied.
+    /// Holdfast in the way of LBFS, with the client's cache and index emptied.
     LbfsEmpty,
     /// Holdfast. Closing waits until it is durable at the server.
     Full,
@@ -62,7 +62,7 @@ enum Kind<'p> {
     Holdfast(Holdfast<'p>),
 }
 
-/// A side at its place.
+/// A side with its link and directory.
 pub(super) struct Site<'p> {
     place: &'p LinkedHosts,
     side: Side,
@@ -70,7 +70,7 @@ pub(super) struct Site<'p> {
     /// The client's mount.
     mount: PathBuf,
     client: Mutex<Option<Running>>,
-    /// Where the work is done through the mount.
+    /// The directory in which work is done through the mount.
     far: PathBuf,
 }
 
@@ -91,7 +91,7 @@ impl<'p> Site<'p> {
         &self.far
     }
 
-    /// Shows the same directory at the server's own end, where no link is in between.
+    /// Gives access to the same directory at the server's own end, without the link.
     pub(super) fn near(&self, work: &mut dyn FnMut(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
         match &self.kind {
             Kind::Local => work(&self.mount),
@@ -121,13 +121,13 @@ impl<'p> Site<'p> {
         self.place.wait_ended(client, "the client's mount")
     }
 
-    /// Ends the client at once: who waits for its mount is refused.
+    /// Ends the client at once: calls that wait for its mount are refused.
     pub(super) fn end_client(&self) {
         drop(self.client.lock().take());
         unmount_forced(&self.mount);
     }
 
-    /// Empties the client's cache, which is not mounted.
+    /// Empties the client's cache, while it is not mounted.
     pub(super) fn forget(&self) -> anyhow::Result<()> {
         match &self.kind {
             Kind::Holdfast(holdfast) => holdfast.forget(),
@@ -155,7 +155,7 @@ impl<'p> Site<'p> {
             Kind::Local | Kind::Ssh(_) => Ok(()),
             Kind::Holdfast(holdfast) => {
                 let directory = std::fs::File::open(&self.far)?;
-                // All operations that were begun before are committed then.
+                // Then all operations that were begun before are committed.
                 directory.sync_all().context("fsync of the directory")?;
                 holdfast.wait_sent(&self.mount, limit)
             }

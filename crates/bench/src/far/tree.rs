@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How many files are copied at once where no time is measured.
+/// The number of threads that copy files where no time is measured.
 const AT_ONCE: usize = 8;
 
-/// Paths of the files below a directory, from it, in order.
+/// Paths of the files below a directory, relative to it, in order.
 pub(super) fn files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     fn walk(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         let folder = root.join(below);
@@ -75,7 +75,7 @@ pub(super) fn read(root: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// What each file of a tree holds, by digest.
+/// The digest of each file of a tree.
 pub(super) type Digests = BTreeMap<PathBuf, blake3::Hash>;
 
 pub(super) fn digests(root: &Path) -> anyhow::Result<Digests> {
@@ -96,8 +96,8 @@ pub(super) fn differences(expected: &Digests, root: &Path) -> anyhow::Result<Vec
     Ok(differ.take(5).map(|path| path.display().to_string()).collect())
 }
 
-/// Turns the tree at `at` from `old` into `new`: what changed is written anew, file by file in order, and what is no
-/// more is removed.
+/// Turns the tree at `at` from `old` into `new`: what changed is written anew, file by file in order, and what is gone
+/// is removed.
 pub(super) fn turn(old: &Path, new: &Path, at: &Path) -> anyhow::Result<()> {
     let (before, after) = (files(old)?, files(new)?);
     for path in &after {
@@ -121,7 +121,8 @@ pub(super) fn turn(old: &Path, new: &Path, at: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Proves: a tree that was turned is the new one, with what came, went and changed; and differences are found.
+    /// Proves: a tree that was turned is the new one, with all additions, removals and changes; and differences are
+    /// found.
     #[test]
     fn trees_turn() -> anyhow::Result<()> {
         let place = tempfile::tempdir()?;

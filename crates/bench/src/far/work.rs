@@ -1,4 +1,4 @@
-//! What is done over the link.
+//! The work that is done over the link.
 
 use super::place::limited;
 use super::site::{Side, Site};
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What works are done on.
+/// The files that works use.
 #[derive(clap::Args)]
 pub(super) struct Inputs {
     /// A text, for `vim` and `office`.
@@ -27,7 +27,7 @@ pub(super) struct Inputs {
     new: Option<PathBuf>,
 }
 
-/// What is done.
+/// A work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Work {
     /// A text is opened in vim, changed and saved five times: swap file, backup, rename.
@@ -88,7 +88,7 @@ impl Work {
         }
     }
 
-    /// Whether what it needs was given.
+    /// Whether the files that it needs were given.
     pub(super) fn check(self, inputs: &Inputs) -> anyhow::Result<()> {
         match self {
             Work::Vim | Work::Office => inputs.document().map(drop),
@@ -105,7 +105,7 @@ impl Work {
         side != Side::Rsync || matches!(self, Work::Turn | Work::Checkout)
     }
 
-    /// The directory in which it ends up at the server.
+    /// The directory with its result at the server.
     pub(super) fn place(self) -> &'static str {
         if self == Work::Checkout { "new" } else { "work" }
     }
@@ -127,11 +127,11 @@ impl Work {
         let at = site.far().join("work");
         match self {
             Work::Build => build::make(&at, LIMIT),
-            // What rsync knows is the client's copy.
+            // rsync starts from the client's copy.
             Work::Checkout => match site.rsync(LIMIT) {
                 Some(_) => {
                     tree::copy(inputs.old_tree()?, &local.join("new"))?;
-                    // Else it would take what is as large and was written in the same second for the same.
+                    // Otherwise rsync would take a file of the same size, written in the same second, for the same.
                     tree::age(&local.join("new"))
                 }
                 None => tree::read(&at),
@@ -149,7 +149,7 @@ impl Work {
         }
     }
 
-    /// What the client does over the link before it is measured.
+    /// What the client does over the link before the measurement.
     pub(super) fn settle(self, site: &Site<'_>) -> anyhow::Result<()> {
         let at = site.far().join("work");
         match self {
@@ -159,7 +159,7 @@ impl Work {
         }
     }
 
-    /// What is measured.
+    /// The measured part.
     pub(super) fn run(
         self,
         inputs: &Inputs,
@@ -196,7 +196,7 @@ impl Work {
         }
     }
 
-    /// What the client has at the end.
+    /// The tree that the client has at the end.
     pub(super) fn result(
         self,
         inputs: &Inputs,

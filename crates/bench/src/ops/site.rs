@@ -34,24 +34,24 @@ pub enum Count {
     ClientSyncTime,
     ClientWritten,
     ClientWriteTime,
-    /// The same of the server's store.
+    /// Syncs of the server's store, with the same figures.
     ServerSyncs,
     ServerSyncTime,
     ServerWritten,
     ServerWriteTime,
 }
 
-/// All counters at one moment, or what they gained between two.
+/// All counters at one moment, or their increase between two.
 #[derive(Clone, Copy, Default)]
 pub struct Counts([u64; 14]);
 
 impl Counts {
-    /// One of them.
+    /// One counter.
     pub fn of(&self, count: Count) -> f64 {
         self.0[count as usize] as f64
     }
 
-    /// Adds what was counted between two moments.
+    /// Adds the increase between two moments.
     pub fn gain(&mut self, before: &Counts, after: &Counts) {
         for (place, sum) in self.0.iter_mut().enumerate() {
             *sum += after.0[place] - before.0[place];
@@ -98,12 +98,12 @@ impl Drop for Running {
 }
 
 impl Site {
-    /// Sets all of it up in a directory of its own.
+    /// Sets up all of it in a directory of its own.
     pub fn new(directory: &Path, syncs: Syncs) -> anyhow::Result<Site> {
         Site::with(directory, syncs, None)
     }
 
-    /// The same with a server that calls operations dead after another time than usual.
+    /// A site whose server has another abort time-out.
     pub fn with(directory: &Path, syncs: Syncs, abort_after: Option<Duration>) -> anyhow::Result<Site> {
         let meters = Meters::default();
         let (running, server) = serve(&directory.join("server"), &meters.server, syncs, abort_after)?;

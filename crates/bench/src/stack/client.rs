@@ -1,5 +1,5 @@
-//! The program that has VFS as a library: a component in the place of a VFS, which does on order what the benchmark does
-//! with system calls elsewhere, and says how long it took.
+//! The program that has VFS as a library: a component in place of a VFS, which does as it is told what the benchmark
+//! does with system calls elsewhere, and says how long it took.
 
 use anyhow::anyhow;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -14,22 +14,22 @@ use std::time::Instant;
 /// The component, with views that are read by system calls, and in memory.
 pub const COMPONENTS: [(&str, Main); 2] = [("bench-client", reading), ("bench-client-mapped", mapped)];
 
-/// What is done with files. Times are of one, in seconds.
+/// Work with files. Times are for one, in seconds.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
 pub enum Order {
-    /// Opens and closes a file so often.
+    /// Opens and closes a file so many times.
     Open { path: String, times: u32 },
-    /// Goes through all directories; the answer says how many files and directories there were.
+    /// Goes through all directories; the answer has the number of files and directories.
     Enumerate { path: String },
     /// Opens the file that the next two read.
     Hold { path: String },
-    /// Reads single bytes at these places.
+    /// Reads single bytes at these offsets.
     ReadOne { places: Vec<u64> },
     /// Reads all of it, so many bytes at a time.
     ReadAll { step: u32 },
 }
 
-/// What a run of requests took.
+/// The result of a run of requests.
 #[derive(
     Clone, Copy, PartialEq, Debug, Default, BorshSerialize, BorshDeserialize, Serialize, Deserialize,
 )]

@@ -22,10 +22,10 @@ const FOUND: u64 = 1365 + 4096;
 const STEP: u32 = 4096;
 const READ_BYTES: u64 = 16 << 20;
 
-/// Who may be measured.
+/// The sides that can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Who {
-    /// As it is shipped.
+    /// The stack as it is shipped.
     Decomposed,
     /// All components in one process (the paper's UFS).
     Merged,
@@ -35,7 +35,7 @@ pub enum Who {
     Mapped,
     /// A program with VFS as a library, without FUSE.
     Client,
-    /// The same, which maps what it reads.
+    /// A program with VFS as a library, which maps what it reads.
     ClientMapped,
     /// The kernel's ext4.
     Ext4,
@@ -99,7 +99,7 @@ fn fill(root: &Path) -> anyhow::Result<()> {
     Ok(File::open(root)?.sync_all()?)
 }
 
-/// Starts everybody, with the same files.
+/// Starts every side, with the same files.
 fn sides(options: &Options, home: &Path) -> anyhow::Result<Vec<Side>> {
     let path = |name: &str| home.join(name);
     let who = if options.sides.is_empty() { &ALL[..] } else { &options.sides };
@@ -217,7 +217,7 @@ impl Round<'_> {
         side.cool()?;
         side.run(&hold)?;
         let place = |number: u64| (number * 7919 + self.number as u64 * 104_729) * 4096 % READ_BYTES + 5;
-        // What says where the file is was read; its content is not.
+        // The file's metadata was read, and its content was not.
         side.run(&Order::ReadOne { places: vec![0] })?;
         let mut cold = Vec::new();
         for number in 0..options.cold {

@@ -1,4 +1,4 @@
-//! A process that runs a stack in one of its arrangements, on an image, and does what it is told line by line.
+//! A process that runs a stack in one of its arrangements, on an image, and follows commands line by line.
 
 use super::client::{Measurement, Order};
 use crate::volume::{device, key, salt};
@@ -30,10 +30,10 @@ const RING_BYTES: u64 = 64 << 20;
 const PAGES: usize = 16 << 10;
 const WAIT: Duration = Duration::from_secs(120);
 
-/// The arrangements.
+/// Arrangements of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Arrangement {
-    /// As it is shipped.
+    /// The stack as it is shipped.
     Decomposed,
     /// All components in one process.
     Merged,
@@ -43,7 +43,7 @@ pub enum Arrangement {
     Mapped,
     /// A program with VFS as a library.
     Client,
-    /// The same, which maps what it reads.
+    /// A program with VFS as a library, which maps what it reads.
     ClientMapped,
 }
 
@@ -90,7 +90,7 @@ fn user(name: &str) -> anyhow::Result<Principal> {
     Ok(Principal::User(Name::new(name)?))
 }
 
-/// A session with FUSE, mounted; with nobody's kernel for a client.
+/// A session that is mounted over FUSE; a client, which does without the kernel, gets no mount.
 fn session(arrangement: Arrangement, at: &Path) -> anyhow::Result<Session> {
     let path = if arrangement.is_client() { "/dev/null" } else { "/dev/fuse" };
     let file: OwnedFd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
@@ -114,7 +114,7 @@ fn session(arrangement: Arrangement, at: &Path) -> anyhow::Result<Session> {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    // Why a component ended is said nowhere else.
+    // The reason why a component ended is printed nowhere else.
     tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_writer(std::io::stderr)

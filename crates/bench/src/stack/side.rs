@@ -1,5 +1,5 @@
-//! Who is measured: a stack in a process of its own, a file system of the kernel's on a loop device, or a FAT driver over
-//! FUSE. All have the same files.
+//! Sides of a comparison: a stack in a process of its own, a file system of the kernel's on a loop device, or a FAT
+//! driver over FUSE. All have the same files.
 
 use super::client::{Measurement, Order};
 use super::host::{Arrangement, BYTES};
@@ -77,7 +77,7 @@ impl Drop for Host {
     }
 }
 
-/// How its file system comes to be.
+/// How the side's file system is made.
 enum Below {
     Host(Host),
     Kernel { file_system: &'static str, device: PathBuf },
@@ -172,7 +172,7 @@ impl Side {
         Ok(fadvise(&image, 0, None, Advice::DontNeed)?)
     }
 
-    /// Nothing is cached but what belongs to the file that is held: it stays open, without its content.
+    /// Empties all caches except for metadata of the file that is held: it stays open, without its content.
     pub fn cool_content(&mut self) -> anyhow::Result<()> {
         if let Some(held) = &self.held {
             fadvise(held, 0, None, Advice::DontNeed)?;
@@ -183,12 +183,12 @@ impl Side {
         self.cool_image()
     }
 
-    /// Nothing is cached at all.
+    /// Empties all caches.
     pub fn cool(&mut self) -> anyhow::Result<()> {
         self.unmount()?;
         if let Below::Host(host) = &mut self.below {
             if !self.is_client {
-                // The kernel gives up all names and files that nobody uses.
+                // The kernel drops all names and files that nobody uses.
                 mount_remount(&self.at, MountFlags::NOSUID | MountFlags::NODEV, c"")?;
             }
             host.tell("cool")?;
@@ -197,7 +197,7 @@ impl Side {
         self.mount()
     }
 
-    /// Does what is measured.
+    /// Does the measured work.
     pub fn run(&mut self, order: &Order) -> anyhow::Result<Measurement> {
         match &mut self.below {
             Below::Host(host) if self.is_client => host.tell(&serde_json::to_string(order)?),

@@ -1,5 +1,5 @@
-//! A process that exports an image as a file for loop devices: as a protected volume, or as it is. Of its own, so that
-//! it does not share a processor's caches and locks with what measures it, as the real one does not.
+//! A process that exports an image as a file for loop devices: as a protected volume, or as it is. It is a process of
+//! its own, so that it does not share locks and caches with what measures it, like the real one.
 
 use anyhow::{Context, ensure};
 use holdfast_fuse::device_file::Disk;
@@ -28,7 +28,7 @@ pub struct Options {
     at: PathBuf,
 }
 
-/// What a volume did so far.
+/// The figures of a volume so far.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Bytes that were written to it.
@@ -45,7 +45,7 @@ pub struct Counts {
     pub memory_kib: u64,
 }
 
-/// The key of volumes that are measured: they have nothing to hide.
+/// The key of volumes that are measured, which need no secret.
 pub fn key() -> VolumeKey {
     VolumeKey::new(&[7; 32], b"a measured one..")
 }
@@ -62,7 +62,7 @@ pub fn device(path: &Path) -> anyhow::Result<Arc<dyn Device>> {
     Ok(Arc::new(FileDevice::open(path).with_context(|| path.display().to_string())?))
 }
 
-/// Makes the log of an image, and takes over what is on it.
+/// Makes the log of an image, and protects what is on it.
 pub fn protect(image: &Path, log: &Path, ring_bytes: Option<u64>) -> anyhow::Result<()> {
     let disk = device(image)?;
     let file = File::create(log).with_context(|| log.display().to_string())?;
@@ -73,7 +73,7 @@ pub fn protect(image: &Path, log: &Path, ring_bytes: Option<u64>) -> anyhow::Res
     Ok(())
 }
 
-/// Bytes pass through: what the export costs by itself.
+/// A disk that passes bytes through: the cost of the export by itself.
 struct Through(Arc<dyn Device>);
 
 impl Disk for Through {
@@ -122,7 +122,7 @@ fn count(volume: Option<&Volume>) -> anyhow::Result<Counts> {
     })
 }
 
-/// Serves until its input ends or somebody unmounts it. It answers each line with what it did so far.
+/// Serves until its input ends or it is unmounted. It answers each line with the figures so far.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let disk = device(&options.image)?;
     let volume = match &options.log {

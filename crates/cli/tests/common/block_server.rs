@@ -1,4 +1,4 @@
-//! A block server in the world's folder, with its blocks on the disk or in a bucket.
+//! A block server in the world's folder, with its blocks on disk or in a bucket.
 
 use super::object_store::CREDENTIALS;
 use super::process::Process;
@@ -19,12 +19,12 @@ fn holdfast() -> Command {
 }
 
 impl BlockServer {
-    /// For the server with a data directory.
+    /// Starts a block server for the server with this data directory.
     pub fn new(folder: &Path, server: &Path) -> BlockServer {
         BlockServer::with(folder, server, &[])
     }
 
-    /// The same with arguments for its first start.
+    /// [`BlockServer::new`] with arguments for the first start.
     pub fn with(folder: &Path, server: &Path, extra: &[&str]) -> BlockServer {
         let allow = run(holdfast().args(["server", "key", "--data"]).arg(server)).trim().to_owned();
         let (data, log) = (folder.join("blocks"), folder.join("blocks.log"));
@@ -33,7 +33,7 @@ impl BlockServer {
         blocks
     }
 
-    /// One for another machine, with the same key and nothing else; it does not run yet.
+    /// A block server for another machine, with the same key and nothing else; it is not started.
     pub fn spare(&self, name: &str) -> BlockServer {
         let data = self.data.with_file_name(name);
         run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
@@ -42,7 +42,7 @@ impl BlockServer {
         BlockServer { data, log, port: free_port(), allow: self.allow.clone(), process: Process::default() }
     }
 
-    /// Serves this server in place of the one before, from the next start on.
+    /// Makes the block server allow this server's key instead of the one before, from its next start on.
     pub fn allow(&mut self, server: &str) {
         server.clone_into(&mut self.allow);
     }
@@ -50,6 +50,13 @@ impl BlockServer {
     pub fn address(&self) -> String {
         let key = run(holdfast().args(["blocks", "key", "--data"]).arg(&self.data));
         format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())
+    }
+
+    /// The address of this block server and another with the same key.
+    pub fn address_with(&self, other: &BlockServer) -> String {
+        let address = self.address();
+        let (host, key) = address.rsplit_once('/').expect("an address");
+        format!("{host},127.0.0.1:{}/{key}", other.port)
     }
 
     pub fn start(&mut self) {
@@ -60,13 +67,13 @@ impl BlockServer {
         self.process.start(&mut self.command(extra), &self.log, self.port);
     }
 
-    /// Starts it while another one serves, and waits until it says so.
+    /// Starts the block server while another one serves, and waits until it says that it stands by.
     pub fn stand_by(&mut self, extra: &[&str]) {
-        let said =
+        let printed =
             || std::fs::read_to_string(&self.log).unwrap_or_default().matches("this one stands by").count();
-        let before = said();
+        let before = printed();
         self.process.begin(&mut self.command(extra), &self.log);
-        eventually("it stands by", || said() > before);
+        eventually("it stands by", || printed() > before);
     }
 
     pub fn command(&self, extra: &[&str]) -> Command {

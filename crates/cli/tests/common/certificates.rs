@@ -1,4 +1,4 @@
-//! Certificates of an authority that tests make.
+//! Certificates of an authority of the test.
 
 use super::run;
 use std::fs;
@@ -10,14 +10,14 @@ fn openssl(folder: &Path, line: &str) {
     run(command.current_dir(folder).args(line.split_whitespace()));
 }
 
-/// In a folder: an authority (`ca.pem`), and for each name and subject a certificate of it, good for 127.0.0.1 (`NAME.pem`),
-/// with its key (`NAME.key`).
+/// Makes an authority in a folder (`ca.pem`), and for each name and subject a certificate by it for 127.0.0.1
+/// (`NAME.pem`), with its key (`NAME.key`).
 pub fn certificates(folder: &Path, wanted: &[(&str, &str)]) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(folder, &format!("req -x509 {key} -subj /CN=authority -keyout ca.key -out ca.pem -days 2"));
     for (name, subject) in wanted {
         openssl(folder, &format!("req {key} -subj {subject} -keyout {name}.key -out {name}.csr"));
-        // etcd's gateway is its own client.
+        // etcd's gateway is a client of etcd with the same certificate.
         let extensions = "subjectAltName = IP:127.0.0.1\nextendedKeyUsage = serverAuth, clientAuth\n";
         fs::write(folder.join("extensions"), extensions).expect("written");
         openssl(

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Three members of etcd.
+/// Three members of etcd, each a process.
 pub struct Etcd {
     folder: PathBuf,
     ports: Vec<(u16, u16)>,
@@ -61,7 +61,7 @@ impl Etcd {
         members.join(",")
     }
 
-    /// What `etcdctl` says, if it succeeds.
+    /// The output of `etcdctl`, if it succeeds.
     pub fn control(&self, arguments: &[&str]) -> Option<String> {
         let output = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
@@ -83,8 +83,8 @@ impl Etcd {
                 let found = status.iter().filter(|(field, _)| *field == name);
                 found.map(|(_, value)| (*value).to_owned()).collect()
             };
-            let places = all("MemberID").into_iter().zip(all("Leader"));
-            leader = places.enumerate().find(|(_, (own, leader))| own == leader).map(|(at, _)| at);
+            let leaders = all("MemberID").into_iter().zip(all("Leader"));
+            leader = leaders.enumerate().find(|(_, (own, leader))| own == leader).map(|(at, _)| at);
             leader.is_some()
         });
         leader.expect("it was just found")
@@ -100,7 +100,7 @@ impl Drop for Etcd {
     }
 }
 
-/// A server beside the world's own, with the same key.
+/// A second server beside the world's own: one that stands in for it, or a copy of it. Dropping it ends it.
 pub struct Second {
     pub data: PathBuf,
     pub log: PathBuf,
@@ -109,6 +109,21 @@ pub struct Second {
 }
 
 impl Second {
+    /// Starts a server on this data directory and a port of its own, with its log in the world's folder.
+    #[track_caller]
+    pub fn started(world: &World, data: &Path, extra: &[&str]) -> Second {
+        let port = free_port();
+        let log = world.path(&format!("server-{port}.log"));
+        let mut second = Second { data: data.to_owned(), log, port, process: Process::default() };
+        second.start(extra);
+        second
+    }
+
+    /// The address of the world's file system at this server.
+    pub fn url(&self, world: &World) -> String {
+        format!("hf://127.0.0.1:{}/{}", self.port, world.fsid())
+    }
+
     pub fn start(&mut self, extra: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"]);
@@ -116,12 +131,12 @@ impl Second {
     }
 }
 
-/// A world with two servers.
+/// A world with two servers, whose order is in etcd and whose blocks are at a block server.
 pub struct Pair {
     pub world: World,
     pub second: Second,
     pub etcd: Etcd,
-    // Ends after the servers.
+    // Declared last, so that it ends after the servers.
     pub blocks: BlockServer,
 }
 
@@ -130,7 +145,7 @@ impl Pair {
         Pair::with_blocks(people, quota_bytes, &[])
     }
 
-    /// The same with arguments for the block server's first start.
+    /// [`Pair::new`] with arguments for the block server's first start.
     pub fn with_blocks(people: &[&str], quota_bytes: u64, extra: &[&str]) -> Pair {
         Pair::with_blocks_by(people, quota_bytes, |world, _| {
             let blocks = BlockServer::with(world.folder.path(), &world.data(), extra);
@@ -139,7 +154,7 @@ impl Pair {
         })
     }
 
-    /// The same with the block server that `make` starts, and the address that servers are given.
+    /// [`Pair::new`] with the block server that `make` starts, and the address of it that the servers are given.
     pub fn with_blocks_by(
         people: &[&str],
         quota_bytes: u64,
@@ -170,16 +185,16 @@ impl Pair {
     }
 
     pub fn figures(&self, data: &Path) -> serde_json::Value {
-        let mut told = String::new();
-        // One that was just started is reached by clients a moment before it is by its operator.
+        let mut printed = String::new();
+        // A server that has just started answers clients a moment before it answers its operator.
         eventually("the server tells its figures", || {
             let mut command = self.world.holdfast("operator");
             let output =
                 command.args(["server", "stats", "--json", "--data"]).arg(data).output().expect("it runs");
-            told = String::from_utf8_lossy(&output.stdout).into_owned();
+            printed = String::from_utf8_lossy(&output.stdout).into_owned();
             output.status.success()
         });
-        serde_json::from_str(&told).expect("JSON")
+        serde_json::from_str(&printed).expect("JSON")
     }
 
     /// The address of the active server.
@@ -195,7 +210,8 @@ impl Pair {
         format!("127.0.0.1:{}", self.second.port)
     }
 
-    /// Reads with other eyes that all that was acknowledged is there, and that nobody has alarmed.
+    /// Asserts, by another user's mount, that all that was acknowledged is there, that no mount has raised an alarm,
+    /// and that the servers' logs have no damage.
     pub fn check(&mut self, load: &Load, writer: &str, reader: &str) {
         let theirs = self.world.mount(reader).join(writer);
         load.compare(&theirs);

@@ -1,4 +1,4 @@
-//! Collecting all garbage, however young, which no command offers.
+//! Collecting all garbage, however young: no command offers that.
 
 use super::{World, run};
 use holdfast_server::ServerConfig;
@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The data directory, for the process that collects.
+/// The variable with the data directory, for the process that collects.
 const COLLECTED: &str = "HOLDFAST_COLLECTED";
-const SAID: &str = "blocks collected: ";
+const REPORT_PREFIX: &str = "blocks collected: ";
 
-/// Collects while the server rests. Returns how many blocks went.
+/// Collects all garbage while the server is stopped, and returns the number of blocks collected.
 ///
 /// In a process of its own: a command that a test beside this one starts would have the store's lock for a moment, and the
 /// server not start.
@@ -20,10 +20,10 @@ pub fn collect(world: &mut World) -> u64 {
     world.stop_server();
     let mut alone = Command::new(std::env::current_exe().expect("this program"));
     alone.args(["--exact", "--ignored", "--nocapture", "common::collection::collect_in_this_process"]);
-    let said = run(alone.env(COLLECTED, world.data()));
+    let printed = run(alone.env(COLLECTED, world.data()));
     world.start_server();
-    let count = said.lines().find_map(|line| line.split_once(SAID)?.1.parse().ok());
-    count.unwrap_or_else(|| panic!("{said}"))
+    let count = printed.lines().find_map(|line| line.split_once(REPORT_PREFIX)?.1.parse().ok());
+    count.unwrap_or_else(|| panic!("{printed}"))
 }
 
 #[test]
@@ -37,5 +37,5 @@ fn collect_in_this_process() {
     let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
     let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };
     let dropped: u64 = reports.into_iter().map(|(_, report)| report.expect("collected").dropped).sum();
-    println!("\n{SAID}{dropped}");
+    println!("\n{REPORT_PREFIX}{dropped}");
 }

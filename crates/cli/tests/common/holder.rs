@@ -1,4 +1,4 @@
-//! A program that has a file open and does with it what a test says.
+//! A program that keeps a file open and writes to it as a test says.
 //!
 //! A test must not hold a file with something unpublished in it by itself: a command that a test beside it starts
 //! gets copies of all descriptors of the process, closes them, and every close publishes.
@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Opens what it is told; then for each line writes what is in it, in hexadecimal, or synchronizes if it is empty, and
-/// answers with the error's number.
+/// Opens the file that its argument names. Then, for each line, it writes the bytes that the line has in hexadecimal,
+/// or synchronizes if the line is empty, and prints the number of the error, or 0.
 const PROGRAM: &str = "
 import os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
@@ -23,10 +23,10 @@ for line in sys.stdin:
         print(error.errno, flush=True)
 ";
 
-/// The program. It closes the file and ends when this is dropped.
+/// The running program. It closes the file and ends when this is dropped.
 pub struct Holder {
     child: Child,
-    orders: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -42,32 +42,32 @@ impl Holder {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3 runs");
-        let orders = child.stdin.take();
+        let requests = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("its output"));
-        let mut holder = Holder { child, orders, answers };
+        let mut holder = Holder { child, requests, answers };
         holder.answer().map(|()| holder)
     }
 
     /// Writes where the last write ended.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         let hexadecimal: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.order(&hexadecimal)
+        self.request(&hexadecimal)
     }
 
-    /// fsync.
+    /// Calls fsync.
     pub fn sync(&mut self) -> Result<()> {
-        self.order("")
+        self.request("")
     }
 
-    fn order(&mut self, line: &str) -> Result<()> {
-        writeln!(self.orders.as_mut().expect("it runs"), "{line}").expect("it listens");
+    fn request(&mut self, line: &str) -> Result<()> {
+        writeln!(self.requests.as_mut().expect("it runs"), "{line}").expect("it listens");
         self.answer()
     }
 
     fn answer(&mut self) -> Result<()> {
         let mut line = String::new();
         if self.answers.read_line(&mut line).expect("it answers") == 0 {
-            // It could not open the file.
+            // The program could not open the file, and has ended.
             return Err(ErrorKind::UnexpectedEof.into());
         }
         match line.trim().parse().expect("the number of an error") {
@@ -79,7 +79,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        drop(self.orders.take());
+        drop(self.requests.take());
         let _ = self.child.wait();
     }
 }

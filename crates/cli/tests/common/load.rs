@@ -1,4 +1,4 @@
-//! Somebody who works while something is killed.
+//! Programs that write while something is killed.
 
 use super::{World, eventually, run};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Somebody who writes file after file, and notes each that `sync` has acknowledged.
+/// A program that writes file after file, and notes each that `sync` has acknowledged.
 pub struct Load {
     drafts: PathBuf,
     list: PathBuf,
@@ -15,7 +15,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Files of noise of so many bytes in `target`.
+    /// Starts writing files of so many random bytes in `target`.
     pub fn start(world: &World, target: &Path, bytes: u32) -> Load {
         let (drafts, list, stop) = (world.path("drafts"), world.path("acked"), world.path("stop"));
         fs::create_dir(&drafts).expect("a folder");
@@ -37,7 +37,7 @@ impl Load {
         fs::read_to_string(&self.list).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until more is acknowledged; how long that took.
+    /// Waits until more files are acknowledged, and returns how long that took.
     pub fn goes_on(&self, what: &str) -> Duration {
         let (start, before) = (Instant::now(), self.acked().len());
         eventually(what, || self.acked().len() > before + 2);
@@ -49,7 +49,7 @@ impl Load {
         self.child.wait().expect("it ends");
     }
 
-    /// Compares all that was acknowledged with what is in `theirs`.
+    /// Compares every acknowledged file with that of the same name in `theirs`.
     pub fn compare(&self, theirs: &Path) {
         for name in self.acked() {
             run(Command::new("cmp").arg(self.drafts.join(&name)).arg(theirs.join(&name)));

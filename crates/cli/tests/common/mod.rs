@@ -1,19 +1,19 @@
 //! A world for end-to-end tests: one server, one file system, people with mounts of their own, all through the
 //! real `holdfast` command in one temporary folder. Dropping it unmounts and ends everything it started.
 
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
 
 pub mod block_server;
 pub mod certificates;
 pub mod cluster;
 pub mod collection;
-pub mod desk;
 pub mod holder;
 pub mod load;
 pub mod memory;
 pub mod object_store;
 pub mod players;
 pub mod process;
+pub mod publisher;
 pub mod relay;
 pub mod tls_front;
 
@@ -31,16 +31,74 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Runs a command that must end with `code`, and returns all it printed.
+#[track_caller]
+pub fn exits(command: &mut Command, code: i32) -> String {
+    exits_saying(command, code, &[])
+}
+
+/// Runs a command that must end with `code` and print each of `words`, and returns all it printed.
+#[track_caller]
+pub fn exits_saying(command: &mut Command, code: i32, words: &[&str]) -> String {
+    let output = ended(command.stdin(Stdio::null()));
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{printed}");
+    for word in words {
+        assert!(printed.contains(word), "{command:?} should print '{word}', but prints: {printed}");
+    }
+    assert!(!printed.contains("panicked"), "{command:?}\n{printed}");
+    printed
+}
+
+/// Runs a command that must succeed, and returns what it printed, as JSON.
+#[track_caller]
+pub fn run_json(command: &mut Command) -> serde_json::Value {
+    serde_json::from_str(&run(command)).expect("JSON")
+}
+
+/// Runs git in a directory in the name of Anna, and returns what it printed.
+#[track_caller]
+pub fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(directory).args(["-c", "user.name=anna", "-c", "user.email=anna@example.org"]);
+    run(command.args(arguments))
+}
+
+/// Makes a repository of a commit of 20 files in `source`, and a clone of it in `clone`.
+pub fn clone_small_repository(source: &Path, clone: &Path) {
+    std::fs::create_dir(source).expect("a folder");
+    git(source, &["init", "-q"]);
+    for file in 0..20 {
+        let content = format!("line {file}\n").repeat(500);
+        std::fs::write(source.join(format!("file {file}")), content).expect("written");
+    }
+    git(source, &["add", "."]);
+    git(source, &["commit", "-qm", "one"]);
+    run(Command::new("git").args(["clone", "-q"]).arg(source).arg(clone));
+}
+
+/// Asserts that two trees have the same names and contents, as `diff -r` compares them.
+#[track_caller]
+pub fn assert_same_trees(left: &Path, right: &Path) {
+    let output = ended(Command::new("diff").args(["-r", "--no-dereference"]).args([left, right]));
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+/// The number of a system call's error; `None` if it succeeded.
+pub fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
 pub struct World {
     pub folder: tempfile::TempDir,
     pub port: u16,
     pub url: String,
-    /// Set for every command.
+    /// Variables in the environment of every command.
     pub environment: Vec<(String, String)>,
-    /// Set for the server.
+    /// Variables in the server's environment.
     server_environment: Vec<(String, String)>,
-    /// Seconds of a lease, for a server that is started from now on. Where state is put back, or altered, that says that somebody
-    /// holds one, whoever reads waits until it has run out.
+    /// The term of leases in seconds, for each later start of the server. If a server's state is put back to when somebody held a
+    /// lease, readers wait until that lease has run out: a short term keeps such tests short.
     pub lease: Option<&'static str>,
     server: Option<Child>,
     mounted: Vec<(String, PathBuf)>,
@@ -53,13 +111,13 @@ impl World {
         World::with_server(people, |_| Vec::new())
     }
 
-    /// The same with arguments for the server when it starts first, which may need something that is made in the folder.
+    /// A world whose server has these arguments at its first start. They may name things that `arguments` makes in the folder.
     #[track_caller]
     pub fn with_server(people: &[&str], arguments: impl FnOnce(&World) -> Vec<String>) -> World {
         World::with_server_in(people, &[], arguments)
     }
 
-    /// The same with variables in the server's environment, whenever it starts.
+    /// As [`World::with_server`], with variables in the server's environment at each start.
     #[track_caller]
     pub fn with_server_in(
         people: &[&str],
@@ -86,8 +144,8 @@ impl World {
         world
     }
 
-    /// Makes keys and a file system with these people, as `holdfast keygen` and `holdfast fs` do, by library calls: that
-    /// is a fraction of what as many commands take. (Tests of those commands run them.)
+    /// Makes keys and a file system with these people, as `holdfast keygen` and `holdfast fs` do. Library calls take a
+    /// fraction of the time of as many commands, and other tests run those commands.
     fn create(&mut self, people: &[&str]) {
         let superuser = Arc::new(self.new_key("superuser"));
         let fsid = superuser.public().file_system_id();
@@ -173,6 +231,13 @@ impl World {
         run(self.holdfast(who).args(["keygen", "--out"]).arg(self.key(who)));
     }
 
+    /// `holdfast server TASK` for the world's data directory, which has to come last of its required arguments.
+    pub fn operator(&self, task: &str) -> Command {
+        let mut command = self.holdfast("operator");
+        command.args(["server", task, "--data"]).arg(self.data());
+        command
+    }
+
     /// Runs an administrative command with the superuser's key.
     #[track_caller]
     pub fn administer(&self, arguments: &[&str]) -> String {
@@ -240,7 +305,7 @@ impl World {
         self.mount_with(who, &[])
     }
 
-    /// Tries to mount for `who`, whatever comes of it.
+    /// Tries to mount for `who` on `WHO-mnt`, which must exist. The mount is not unmounted by itself.
     pub fn try_mount(&self, who: &str, extra: &[&str]) -> Output {
         self.holdfast(who)
             .args(["mount", &self.url])
@@ -275,8 +340,8 @@ impl World {
         directory
     }
 
-    /// The same where that may fail; then what was said.
-    pub fn mount_or_told(&mut self, who: &str, extra: &[&str]) -> Result<PathBuf, String> {
+    /// Mounts for `who` as [`World::mount_with`] does, or returns what the command printed when it failed.
+    pub fn mount_or_output(&mut self, who: &str, extra: &[&str]) -> Result<PathBuf, String> {
         let directory = self.path(&format!("{who}-mnt"));
         std::fs::create_dir_all(&directory).expect("a mount point");
         let tried = self.try_mount(who, extra);
@@ -294,19 +359,19 @@ impl World {
         let process = self.mount_process(who);
         eventually("it is unmounted", || {
             let output = ended(self.holdfast(who).arg("umount").arg(&directory));
-            // A program that another test is just starting has a copy of what this one has open, for a moment.
+            // A program that another test is starting has, for a moment, copies of the descriptors of this process.
             let is_busy = text(&output).contains("is busy");
             assert!(output.status.success() || is_busy, "umount: {}", text(&output));
             output.status.success()
         });
-        // Its state and cache are free once the process is gone, for which the command waits, though not for ever.
+        // State and cache are free once the process has ended. The command waits for that, but not for ever.
         let is_last = !self.mounted.iter().any(|(name, _)| name == who);
         if let Some(process) = process.filter(|_| is_last) {
             eventually("the mount's process ends", || !Path::new(&format!("/proc/{process}")).exists());
         }
     }
 
-    /// What `holdfast status` says for `who`'s mount.
+    /// What `holdfast status` prints for `who`'s mount.
     pub fn status(&self, who: &str) -> String {
         let output = self
             .holdfast(who)
@@ -317,6 +382,33 @@ impl World {
         text(&output)
     }
 
+    /// The process that serves `who`'s mounts, as `holdfast status --json` reports it: also when that ends with an error,
+    /// because something is wrong.
+    pub fn process_status(&self, who: &str) -> serde_json::Value {
+        let output = self.holdfast(who).args(["status", "--json"]).output().expect("it runs");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+        report["processes"][0].clone()
+    }
+
+    /// Mounting for `who` must end with `code`; returns what the command printed.
+    #[track_caller]
+    pub fn mount_refused(&self, who: &str, code: i32) -> String {
+        std::fs::create_dir_all(self.path(&format!("{who}-mnt"))).expect("a mount point");
+        let output = self.try_mount(who, &[]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        text(&output)
+    }
+
+    /// Kills the process that serves a mount, and removes the dead mount.
+    pub fn crash_mount(&self, who: &str) {
+        let process = self.mount_process(who).expect("it is mounted").to_string();
+        run(Command::new("kill").args(["-9", &process]));
+        let point = self.path(&format!("{who}-mnt"));
+        eventually("the process is gone", || self.mount_process(who).is_none());
+        let _ = Command::new("fusermount3").arg("-uz").arg(&point).output();
+        eventually("the mount is gone", || !is_mounted(&point));
+    }
+
     /// What `who`'s mounts have written to their log.
     pub fn mount_log(&self, who: &str) -> String {
         let state = self.path(&format!("{who}-state")).join(self.fsid());
@@ -324,7 +416,7 @@ impl World {
         keys.filter_map(|key| std::fs::read_to_string(key.path().join("log")).ok()).collect()
     }
 
-    /// The process that serves `who`'s mount, from the state directory's lock holder.
+    /// The process that serves `who`'s mount, found by its command line.
     pub fn mount_process(&self, who: &str) -> Option<u32> {
         let output = Command::new("pgrep")
             .args(["-f", &format!("holdfast mount .*{}", self.path(&format!("{who}-mnt")).display())])

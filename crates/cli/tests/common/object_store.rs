@@ -10,9 +10,9 @@ pub const BUCKET: &str = "holdfast-test";
 
 /// An object store with one bucket.
 pub enum Engine {
-    /// Served by this process; `None` while it is away.
+    /// A store that this process serves; `server` is `None` while it is away.
     Own { objects: Simulated, address: SocketAddr, server: Option<Server> },
-    /// Another program, with commands that end and start it.
+    /// Another program, with commands that kill and start it.
     Other { endpoint: String },
 }
 
@@ -27,7 +27,7 @@ impl Engine {
         Engine::Own { objects, address, server: Some(server) }
     }
 
-    /// The address of a prefix of this test's own.
+    /// The address of a prefix of this test's own, with these options.
     pub fn address(&self, options: &str) -> String {
         self.address_at(&self.endpoint(), options)
     }
@@ -39,14 +39,14 @@ impl Engine {
         }
     }
 
-    /// The same, reached by another way.
+    /// The address of this test's prefix at another endpoint.
     pub fn address_at(&self, endpoint: &str, options: &str) -> String {
         let mark = std::process::id();
         let name = std::thread::current().name().unwrap_or("test").replace("::", "-").replace('_', "-");
         format!("s3://{BUCKET}/{mark}/{name}?endpoint={endpoint}{options}")
     }
 
-    /// As a crash of it would.
+    /// Ends the object store as a crash would.
     pub fn kill(&mut self) {
         match self {
             Engine::Own { server, .. } => drop(server.take()),

@@ -1,31 +1,35 @@
-//! Processes that play on registers ([`holdfast_exercise::registers`]), each on a mount of its own, and what all of them noted.
+//! Processes that read and write registers ([`holdfast_exercise::registers`]), each on a mount of its own, and the
+//! check of their histories.
 
 use super::{World, eventually};
 use holdfast_exercise::registers;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Registers that are played on.
+/// The number of registers.
 pub const REGISTERS: u32 = 3;
-/// Directory, number, file that ends it and history, for a process that plays.
+/// The variable with the directory, the number of the writer, the file that ends it, and the history, for a process
+/// that plays.
 const PLAYED: &str = "HOLDFAST_PLAYED";
 
-/// Someone who plays and notes it, in a process of its own: it waits for servers that a test starts.
+/// A process that reads and writes registers and notes each call. It is a process of its own because it waits for
+/// servers that a test starts.
 pub struct Player {
     history: PathBuf,
     child: Child,
 }
 
 impl Player {
-    /// Plays in `directory` until there is a file `stop`.
+    /// Starts a player in `directory`, which ends when there is a file `stop`.
     pub fn start(world: &World, directory: &Path, writer: u64, stop: &Path) -> Player {
         let history = world.path(&format!("history-{writer}"));
         let number = PathBuf::from(writer.to_string());
-        let told = std::env::join_paths([directory, &number, stop, &history]).expect("no colon in them");
+        let parameters =
+            std::env::join_paths([directory, &number, stop, &history]).expect("no colon in them");
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command
             .args(["--exact", "--ignored", "--nocapture", "common::players::play_in_this_process"])
-            .env(PLAYED, told);
+            .env(PLAYED, parameters);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
         Player { history, child }
     }
@@ -41,15 +45,15 @@ impl Drop for Player {
 #[test]
 #[ignore = "tests with players run it, and say where"]
 fn play_in_this_process() {
-    let told = std::env::var_os(PLAYED).expect("where to play");
-    let told: Vec<PathBuf> = std::env::split_paths(&told).collect();
-    let [directory, writer, stop, history] = &told[..] else { panic!("{told:?}") };
+    let parameters = std::env::var_os(PLAYED).expect("where to play");
+    let parameters: Vec<PathBuf> = std::env::split_paths(&parameters).collect();
+    let [directory, writer, stop, history] = &parameters[..] else { panic!("{parameters:?}") };
     let writer = writer.to_str().and_then(|writer| writer.parse().ok()).expect("a number");
     let calls = registers::play(directory, REGISTERS, writer, stop, history).expect("played");
     assert!(calls > 0);
 }
 
-/// Ends the players once they have played a while; what all of them noted must be what the registers could have answered.
+/// Ends the players once they have played a while, and checks that their histories are linearizable.
 ///
 /// # Errors
 /// The calls that fit no order, in words.

@@ -1,4 +1,4 @@
-//! A process that a test starts, kills and starts again: what it says goes behind what it said before.
+//! A process that a test starts, kills and starts again, with all its output in one log.
 
 use super::{eventually, run};
 use std::fs::OpenOptions;
@@ -7,19 +7,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// One that listens on a port of this machine; ended when it is dropped.
+/// A process that listens on a port of this machine; dropping it ends the process.
 #[derive(Default)]
 pub struct Process(Option<Child>);
 
 impl Process {
-    /// Starts it, and waits until it listens.
+    /// Starts the process, and waits until it listens.
     #[track_caller]
     pub fn start(&mut self, command: &mut Command, log: &Path, port: u16) {
         self.begin(command, log);
         eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     }
 
-    /// Starts it, and does not wait.
+    /// Starts the process without waiting.
     #[track_caller]
     pub fn begin(&mut self, command: &mut Command, log: &Path) {
         assert!(self.0.is_none(), "it runs already");
@@ -33,29 +33,29 @@ impl Process {
         self.0.take().expect("it runs")
     }
 
-    /// As a power failure would.
+    /// Ends the process as a power failure would.
     pub fn kill(&mut self) {
         let mut child = self.take();
         child.kill().expect("a child can be killed");
         child.wait().expect("it ends");
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub fn signal(&self, signal: &str) {
         let child = self.0.as_ref().expect("it runs");
         run(Command::new("kill").arg(signal).arg(child.id().to_string()));
     }
 
-    /// As its operator would.
+    /// Ends the process as its operator would (SIGTERM).
     pub fn stop(&mut self) {
         let mut child = self.take();
         run(Command::new("kill").arg(child.id().to_string()));
         let ended = child.wait().expect("it ends");
-        // One that listens, but does not heed signals yet, is ended by this one.
+        // A process that listens already may not handle signals yet: then SIGTERM ends it.
         assert!(ended.success() || ended.signal() == Some(15), "{ended}");
     }
 
-    /// Waits until it ends by itself, with a failure.
+    /// Waits until the process ends by itself, with a failure.
     pub fn ends(&mut self) {
         let mut child = self.take();
         eventually("it ends", || child.try_wait().expect("it is a child").is_some());

@@ -1,16 +1,16 @@
-//! A relay between mounts and servers, for tests of operators who lead somebody elsewhere.
+//! A relay between mounts and servers, for tests in which an operator leads a client to another server.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// Everything a byte stream needs to be led elsewhere, as a network or an operator can.
+/// Forwards connections to a port that can be changed.
 pub struct Relay {
     pub port: u16,
     route: Arc<Mutex<Route>>,
 }
 
-/// The port that connections are led to, and those that are.
+/// The port that connections lead to, and the connections that are open.
 struct Route {
     target: u16,
     open: Vec<TcpStream>,
@@ -26,7 +26,8 @@ impl Relay {
         let route = relay.route.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                // Until it is on the list: no connection is led where the relay does not lead any more.
+                // The lock is held until the connection is in the list, so that none leads to a port that the relay has
+                // left.
                 let mut route = route.lock().expect("a lock");
                 let address = SocketAddr::from(([127, 0, 0, 1], route.target));
                 let Ok(far) = TcpStream::connect(address) else { continue };

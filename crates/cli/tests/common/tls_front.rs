@@ -1,4 +1,4 @@
-//! TLS in front of a server that speaks none.
+//! TLS in front of a server that speaks plain TCP.
 
 use super::certificates::certificates;
 use super::free_port;
@@ -33,16 +33,16 @@ while True:
     threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 ";
 
-/// A front that carries what comes by TLS to a server.
+/// A process that accepts TLS and forwards to a server.
 pub struct TlsFront {
     pub port: u16,
-    /// The authority of its certificate.
+    /// The certificate of the authority that signed the front's.
     pub authority: PathBuf,
     _process: Process,
 }
 
 impl TlsFront {
-    /// In front of `HOST:PORT`, with its files in a folder that is made.
+    /// Starts a front for `HOST:PORT`, with its files in a folder that is made.
     pub fn start(folder: &Path, target: &str) -> TlsFront {
         fs::create_dir(folder).expect("a folder");
         certificates(folder, &[("front", "/CN=front")]);

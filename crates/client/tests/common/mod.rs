@@ -1,5 +1,7 @@
 //! A server in the same process: the real sequencer, blocks in memory, and faults at will.
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
+
+pub mod site;
 
 use holdfast_client::admin::{Admin, CreateConfig, Home, create_with};
 use holdfast_client::remote::Remote;
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 
 pub const NOW: i64 = 1_700_000_000_000_000_000;
 
-/// The server.
+/// A server in memory. It checks what an honest server checks, and panics where an honest client is at fault.
 pub struct Server {
     key: SigningKey,
     state: Mutex<State>,
@@ -74,10 +76,9 @@ impl FileSystem {
         let mut node = |level: u8, index: u64| self.nodes.get(&(level, index)).copied();
         let slots = view.slots.values().map(|slot| &slot.value.forecast);
         let forecasts = slots.chain(view.pending.iter().map(|entry| &entry.forecast));
-        let places: Vec<u64> = forecasts.map(|forecast| forecast.log.size).collect();
-        let include =
-            |place| UPDATES.inclusion_proof(place, log_size, &mut node).expect("all nodes are kept");
-        let inclusion = places.into_iter().map(include).collect();
+        let sizes: Vec<u64> = forecasts.map(|forecast| forecast.log.size).collect();
+        let include = |size| UPDATES.inclusion_proof(size, log_size, &mut node).expect("all nodes are kept");
+        let inclusion = sizes.into_iter().map(include).collect();
         let (mut peaks, mut first) = (Vec::new(), 0);
         for level in (0..64u8).rev().filter(|level| log_size >> level & 1 == 1) {
             peaks.push(self.nodes[&(level, first >> level)]);
@@ -113,7 +114,7 @@ impl Server {
         self.key.public()
     }
 
-    /// Ends the server's process and starts another from what was recorded.
+    /// Replays the records into a new sequencer, as a server does that starts again.
     pub fn restart(&self) {
         let mut state = self.state.lock();
         let now_ms = self.now_ms();
@@ -125,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Does something to the stored blocks, as a malicious or careless operator does.
+    /// Changes the stored blocks, as a malicious or careless operator does. From then on blocks may be missing.
     pub fn with_blocks<T>(&self, f: impl FnOnce(&mut HashMap<Digest, StoredBlock>) -> T) -> T {
         let mut state = self.state.lock();
         state.tampered = true;
@@ -156,12 +157,12 @@ impl Server {
         (leaves, fs.nodes.clone())
     }
 
-    /// The server's private key: that of whoever runs it.
+    /// The server's private key.
     pub fn signing_key(&self) -> SigningKey {
         self.key.clone()
     }
 
-    /// Lets time pass.
+    /// Moves the server's clock forward.
     pub fn age(&self, by: Duration) {
         *self.aged.lock() += by;
     }
@@ -170,7 +171,7 @@ impl Server {
         (self.started.elapsed() + *self.aged.lock()).as_millis() as u64
     }
 
-    /// Another server with the same content: half of a fork.
+    /// Another server with the same content: the other side of a fork.
     pub fn fork(&self) -> Arc<Server> {
         let other = Server::new(self.abort_after);
         let state = self.state.lock();
@@ -261,7 +262,8 @@ impl Server {
                         UpdateOutcome::View(reply) => {
                             let reply = Box::new(fs.prove(log_size, *reply));
                             let grant = lease.map(|_| LeaseGrant::none(Withheld::default()));
-                            // What was ordered before and committed since is not told apart: then the whole is asked for.
+                            // This server cannot tell what was ordered before and committed since. A client that
+                            // misses something asks for the whole view.
                             let difference = by_difference.then(|| {
                                 let slots = &reply.view.slots;
                                 let ordered = |device| {
@@ -366,7 +368,7 @@ impl Server {
                 let there = |address: &Digest| state.blocks.contains_key(address);
                 Response::Present(addresses.iter().map(there).collect())
             }
-            // For the day when the server is lost, which this one never is.
+            // Clients keep leaves to rebuild a lost server, and this one is never lost.
             Request::Leaves { .. } => Response::Leaves(Vec::new()),
             other => panic!("not served here: {other:?}"),
         }
@@ -383,7 +385,7 @@ fn members_of(state: &State, certificate: &Certificate) -> Option<Membership> {
     Some(Membership::from_block(&block).unwrap())
 }
 
-/// Whether the tables are here. If they are, so must be everything they reach.
+/// Whether all tables of a structure are stored; then everything they reach must be, unless a test removed blocks.
 fn tables_present(state: &State, structure: &holdfast_protocol::structure::Structure) -> bool {
     let tables = structure.handles.iter().map(|(principal, handle)| (principal, handle.reference.address));
     let present = tables.clone().all(|(_, table)| state.blocks.contains_key(&table));
@@ -393,7 +395,8 @@ fn tables_present(state: &State, structure: &holdfast_protocol::structure::Struc
     present
 }
 
-/// Everything reachable must be here: a client that commits what it never stored makes the server look bad.
+/// Panics unless every block that a table reaches is stored: a client that commits what it never stored would make the
+/// server look like one that loses data.
 fn assert_present(state: &State, address: Digest, what: &str) {
     let mut stack = vec![address];
     let mut seen = std::collections::HashSet::new();
@@ -409,14 +412,14 @@ fn assert_present(state: &State, address: Digest, what: &str) {
     }
 }
 
-/// What happens to a request.
+/// What happens to a request on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It arrives, and so does its answer.
+    /// The request arrives, and so does its answer.
     None,
-    /// It gets lost.
+    /// The server never sees the request.
     LoseRequest,
-    /// Its answer gets lost.
+    /// The server handles the request, and its answer gets lost.
     LoseAnswer,
 }
 
@@ -424,7 +427,7 @@ type Faults = Box<dyn FnMut(&Request) -> Fault + Send>;
 type Tamper = Box<dyn FnMut(&mut Response) + Send>;
 type Forger = Box<dyn FnMut(&Request) -> Option<Response> + Send>;
 
-/// One client's way to the server.
+/// A client's link to the server, with the faults that a test injects.
 pub struct Link {
     server: Mutex<Arc<Server>>,
     peer: PublicKey,
@@ -461,7 +464,7 @@ impl Link {
         *self.tampers.lock() = Some(Box::new(tamper));
     }
 
-    /// Answers some requests in the server's place.
+    /// Answers requests in the server's place, where `forger` has an answer.
     pub fn forge(&self, forger: impl FnMut(&Request) -> Option<Response> + Send + 'static) {
         *self.forger.lock() = Some(Box::new(forger));
     }
@@ -470,7 +473,7 @@ impl Link {
         *self.down.lock() = down;
     }
 
-    /// How many requests found it down.
+    /// The number of requests that were made while the link was down.
     pub fn refused(&self) -> u64 {
         self.refused.load(SeqCst)
     }
@@ -524,7 +527,7 @@ impl Remote for Link {
     }
 }
 
-/// One device: its key and what its machine keeps.
+/// A device: its key, its state on a simulated disk, and its link to the server.
 pub struct Machine {
     pub key: SigningKey,
     pub disk: PowerLoss,
@@ -552,17 +555,20 @@ impl Machine {
     }
 
     pub fn start(&self, superuser: &PublicKey, deadline: Duration) -> Result<Arc<Engine>, StartError> {
-        let storage: Arc<dyn Storage> = self.disk.storage();
-        Engine::start_with(self.config(superuser, deadline), self.link.clone(), storage)
+        self.start_with(self.config(superuser, deadline))
+    }
+
+    pub fn start_with(&self, config: EngineConfig) -> Result<Arc<Engine>, StartError> {
+        Engine::start_with(config, self.link.clone(), self.disk.storage())
     }
 }
 
 pub const DEADLINE: Duration = holdfast_testing::PATIENCE;
 
-/// For servers that are to declare nothing dead unless they are aged.
+/// An abort time-out that runs out only when a test makes its server older ([`Server::age`]).
 pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-/// A file system with a superuser, some users with a device each, and a group of them all.
+/// A file system with a superuser, some users with a device each, and the group `team` of them all.
 pub struct World {
     pub server: Arc<Server>,
     pub superuser: PublicKey,
@@ -612,21 +618,30 @@ impl World {
     }
 }
 
-/// Runs an edit.
-pub fn modify(
-    engine: &Engine,
-    edit: impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static,
-) -> Result<Arc<Snapshot>, FsError> {
+/// An edit of a test: a closure that reads and changes the tree.
+pub trait EditClosure: FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {}
+
+impl<F: FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static> EditClosure for F {}
+
+/// Stops an engine and drops it, so that its machine may start another.
+pub fn stop(engine: Arc<Engine>) {
+    engine.stop();
+}
+
+/// Runs an edit, and returns the view it is in as soon as it is ordered.
+pub fn modify(engine: &Engine, edit: impl EditClosure) -> Result<Arc<Snapshot>, FsError> {
     let edit: Arc<Mutex<dyn Edit>> = Arc::new(Mutex::new(edit));
     engine.modify(edit)
 }
 
+/// Runs an edit, and waits until everything of this engine is committed.
+pub fn commit(engine: &Engine, edit: impl EditClosure) {
+    modify(engine, edit).unwrap();
+    engine.flush_commits().unwrap();
+}
+
 /// An edit that makes a small file, unless the name is taken.
-pub fn create(
-    directory: Handle,
-    name: &str,
-    bytes: &[u8],
-) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
+pub fn create(directory: Handle, name: &str, bytes: &[u8]) -> impl EditClosure + use<> {
     let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
     move |changes| {
         if changes.inode(directory)?.kind != InodeKind::Directory {
@@ -648,11 +663,7 @@ pub fn create(
 }
 
 /// An edit that replaces a file's content.
-pub fn write(
-    directory: Handle,
-    name: &str,
-    bytes: &[u8],
-) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
+pub fn write(directory: Handle, name: &str, bytes: &[u8]) -> impl EditClosure + use<> {
     let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
     move |changes| {
         let entry = changes.entry(directory, &name)?.ok_or(FsError::NotFound)?;
@@ -667,10 +678,7 @@ pub fn write(
 }
 
 /// An edit that removes a file.
-pub fn unlink(
-    directory: Handle,
-    name: &str,
-) -> impl FnMut(&mut dyn Changes) -> Result<(), FsError> + Send + 'static {
+pub fn unlink(directory: Handle, name: &str) -> impl EditClosure + use<> {
     let name = name.as_bytes().to_vec();
     move |changes| {
         let entry = changes.entry(directory, &name)?.ok_or(FsError::NotFound)?;
@@ -679,7 +687,7 @@ pub fn unlink(
     }
 }
 
-/// The small file's bytes.
+/// The bytes of a file that is small enough to be in its inode.
 pub fn read(snapshot: &Snapshot, directory: Handle, name: &str) -> Result<Vec<u8>, FsError> {
     let entry = snapshot.entry(directory, name.as_bytes())?.ok_or(FsError::NotFound)?;
     let inode = snapshot.inode(entry.handle)?;
@@ -689,7 +697,7 @@ pub fn read(snapshot: &Snapshot, directory: Handle, name: &str) -> Result<Vec<u8
     })
 }
 
-/// All names in a directory.
+/// All names in a directory, sorted.
 pub fn names(snapshot: &Snapshot, directory: Handle) -> Vec<String> {
     let entries = snapshot.entries(directory, None, usize::MAX >> 1).unwrap();
     entries.into_iter().map(|(name, _)| String::from_utf8(name).unwrap()).collect()

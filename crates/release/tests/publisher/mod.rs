@@ -1,6 +1,6 @@
-//! A publisher for tests: three people with a key each, of whom two must sign, and a machine that renews.
+//! A publisher for tests: three signers with a key each, of whom two must sign, and a machine that renews.
 
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
 
 use holdfast_content::{Algorithm, Reference};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
@@ -16,11 +16,11 @@ use holdfast_release::signing::{Role, Signable, Signed};
 use std::path::Path;
 
 pub const DAY_S: u64 = 86_400;
-/// When the first record is signed: 2026-01-01 00:00:00 UTC.
+/// The time at which the first record is signed: 2026-01-01 00:00:00 UTC.
 pub const START_S: u64 = 1_767_225_600;
-/// How long a record counts.
+/// The term of a record.
 pub const LIFE_S: u64 = 30 * DAY_S;
-/// The machine that renews.
+/// The seed of the key of the machine that renews.
 pub const RENEWER: u8 = 9;
 
 pub fn key(seed: u8) -> SigningKey {
@@ -58,7 +58,7 @@ pub fn first_set() -> KeySet {
     }
 }
 
-/// The same of a certificate directory.
+/// The first key set of a directory of certificates.
 pub fn first_set_of_certificates() -> KeySet {
     KeySet { certificates: true, ..first_set() }
 }
@@ -99,7 +99,7 @@ pub fn reference(byte: u8) -> Reference {
     Reference { algorithm: Algorithm::Blake3, address: Digest([byte; 32]), length: 200, key: None }
 }
 
-/// A record under the last key set of `chain`, a day after the one before it.
+/// A record under the last key set of `chain`, signed a day after the one before it.
 pub fn record(chain: &KeyChain, sequence: u64) -> Record {
     let issued_s = START_S + (sequence - 1) * DAY_S;
     Record {
@@ -124,12 +124,12 @@ pub fn file(record: Signed<Record>) -> RootFile {
     RootFile { record, freshness: None, index, hints: None }
 }
 
-/// Record `sequence` signed by two people.
+/// Record `sequence`, signed by two signers.
 pub fn published(chain: &KeyChain, sequence: u64) -> RootFile {
     file(signed(record(chain, sequence), &[2, 3]))
 }
 
-/// The same, renewed at some time.
+/// A record's file with a renewal, signed at this time.
 pub fn renewed(file: &RootFile, issued_s: u64) -> RootFile {
     let freshness = signed(renewal(&file.record.value, issued_s), &[RENEWER]);
     RootFile { freshness: Some(freshness), ..file.clone() }
@@ -143,7 +143,7 @@ pub fn revocation(chain: &KeyChain, seeds: &[u8]) -> Revocation {
     Revocation { sets: chain.sets().to_vec(), statement: signed(statement(chain), seeds) }
 }
 
-/// Has two sign a draft, and installs it.
+/// Has two signers sign a draft, and installs it.
 pub fn install(directory: &ReleaseDir, mut draft: Draft) {
     for signer in [1, 2] {
         draft.sign(&key(signer)).expect("signed");
@@ -151,7 +151,7 @@ pub fn install(directory: &ReleaseDir, mut draft: Draft) {
     directory.install(&draft.finish().expect("enough signatures")).expect("installed");
 }
 
-/// Publishes a folder, whose keys are installed.
+/// Publishes a folder into a directory whose keys are installed.
 pub fn publish(source: &Path, target: &Path) {
     let terms = ReleaseOptions {
         source,

@@ -1,4 +1,4 @@
-//! What can happen to blocks in a bucket alone: it is away, is changed behind the server's back, or has two servers.
+//! Faults of blocks in a bucket: the bucket is away, is changed behind the server's back, or has two servers.
 
 use super::fixture::{FS, StoreFixture, StoreKind};
 use super::{ANNA, SECOND, chunk, collect, found, node};
@@ -23,7 +23,7 @@ fn waiting(store: &dyn BlockStore) -> u64 {
     store.status().unwrap().bucket.unwrap().waiting_bytes
 }
 
-/// All but the active segment are in the bucket.
+/// Waits until all segments but the active one are in the bucket.
 fn wait_until_sent(store: &dyn BlockStore) {
     eventually("sealed segments are sent", || waiting(store) <= 256 << 10);
 }
@@ -38,8 +38,8 @@ fn lose(data: &Path) {
     std::fs::remove_dir_all(data).unwrap();
 }
 
-/// Proves: with `object`, a lost disk loses nothing that was acknowledged, again and again; it needs to be said that the
-/// store is to be taken over.
+/// Proves: with `object`, a lost disk loses nothing that was acknowledged, however often. The operator has to allow
+/// that the store is taken over.
 #[test]
 fn a_lost_disk_loses_nothing_that_the_bucket_acknowledged() {
     let fixture = StoreFixture::new(StoreKind::BucketAtOnce);
@@ -61,7 +61,7 @@ fn a_lost_disk_loses_nothing_that_the_bucket_acknowledged() {
     }
 }
 
-/// Proves: with `local`, a lost disk loses what had not been sent, and no more.
+/// Proves: with `local`, a lost disk loses what had not been sent, and nothing else.
 #[test]
 fn what_was_sent_outlives_the_disk() {
     let fixture = StoreFixture::new(StoreKind::Bucket);
@@ -76,8 +76,8 @@ fn what_was_sent_outlives_the_disk() {
     assert!((30..=40).contains(&here), "{here} of 40");
 }
 
-/// Proves: while the bucket is away, what is here is read, `local` stores go on, `object` stores are refused in words after a
-/// while, and both go on by themselves when it is back, with nothing lost.
+/// Proves: while the bucket is away, local copies can be read, `local` stores go on, and `object` stores refuse in
+/// words after a while. Both go on by themselves when the bucket is back, with nothing lost.
 #[test]
 fn a_bucket_that_is_away_is_waited_for() {
     for kind in [StoreKind::Bucket, StoreKind::BucketAtOnce] {
@@ -98,7 +98,7 @@ fn a_bucket_that_is_away_is_waited_for() {
         }
         all_found(&*store, &before);
         eventually("it is noticed", || !store.status().unwrap().reached);
-        // A restart meanwhile changes nothing.
+        // A restart in between changes nothing.
         drop(store);
         fixture.restart();
         let store = fixture.store();
@@ -111,7 +111,8 @@ fn a_bucket_that_is_away_is_waited_for() {
     }
 }
 
-/// Proves: what cannot be read because the bucket is away is an error, neither absent nor damaged, and is read later.
+/// Proves: a block that cannot be read because the bucket is away is an error, neither absent nor damaged, and can be
+/// read later.
 #[test]
 fn away_is_not_absent() {
     let fixture = StoreFixture::new(StoreKind::Bucket);
@@ -120,7 +121,7 @@ fn away_is_not_absent() {
     let top = node(900, all.iter().map(|(address, _)| *address).collect());
     put(&*store, &[all.clone(), vec![top.clone()], blocks(200, 10)].concat()).unwrap();
     wait_until_sent(&*store);
-    // Copies here go, so that reads come from the bucket.
+    // The local copies are removed, so that reads come from the bucket.
     store.scrub(&mut |_, _| {}).unwrap();
     drop(store);
     for entry in std::fs::read_dir(fixture.data().join("objects")).unwrap() {
@@ -149,7 +150,7 @@ fn last_segment(fixture: &StoreFixture) -> u32 {
     names.filter_map(|entry| number(entry.unwrap().file_name().into_string().unwrap())).max().unwrap()
 }
 
-/// Forgets the local copies of what is in the bucket.
+/// Removes the local copies of what is in the bucket.
 fn forget_copies(fixture: &StoreFixture) {
     let last = last_segment(fixture);
     for number in 0..last {
@@ -157,8 +158,9 @@ fn forget_copies(fixture: &StoreFixture) {
     }
 }
 
-/// Proves: an object that was altered or removed behind the server's back makes its own blocks errors that name it, never
-/// absent and never other bytes; the rest is read. Put back, all is read again; so is what is stored again.
+/// Proves: an object that was altered or removed behind the server's back makes reading its own blocks an error that
+/// names it; they are never absent and never have other bytes, and the rest can be read. When the object is put back,
+/// or the blocks are stored again, everything can be read.
 #[test]
 fn altered_and_removed_objects_are_named() {
     let fixture = StoreFixture::new(StoreKind::Bucket);
@@ -194,7 +196,7 @@ fn altered_and_removed_objects_are_named() {
     }
     assert!(bad.len() >= 8 && fine >= 20, "{} bad, {fine} fine", bad.len());
     assert!(store.scrub(&mut |_, _| {}).unwrap().bad_count > 0);
-    // Clients that have them bring them back.
+    // Clients that have the blocks store them again.
     put(&*store, &bad).unwrap();
     all_found(&*store, &all);
     drop(store);
@@ -205,8 +207,8 @@ fn altered_and_removed_objects_are_named() {
     all_found(&*fixture.store(), &all);
 }
 
-/// Proves: a bucket that was emptied is noticed, nothing is collected, and with `--blocks-anew` what is still here is sent
-/// again.
+/// Proves: a bucket that was emptied is noticed, nothing is collected, and with `--blocks-anew` the blocks that are
+/// still here are sent again.
 #[test]
 fn an_emptied_bucket_is_noticed() {
     let mut fixture = StoreFixture::new(StoreKind::Bucket);
@@ -229,8 +231,8 @@ fn an_emptied_bucket_is_noticed() {
     all_found(&*fixture.store(), &all);
 }
 
-/// Proves: of two servers on one prefix the earlier one stops when the later has taken over, and acknowledges nothing from
-/// then on; what it acknowledged before, the later one has.
+/// Proves: of two servers on one prefix the earlier one stops when the later one has taken over, and acknowledges
+/// nothing from then on. What it acknowledged before, the later one has.
 #[test]
 fn the_later_of_two_servers_counts() {
     let fixture = StoreFixture::new(StoreKind::BucketAtOnce);

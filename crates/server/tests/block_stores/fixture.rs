@@ -1,4 +1,4 @@
-//! A store of either kind, in a folder of its own, that can be stopped, copied and started again.
+//! A store of any kind, in a folder of its own, that can be stopped, copied and started again.
 
 use super::shards::Cluster;
 use crate::common::key;
@@ -27,22 +27,22 @@ pub const SERVER: u8 = 2;
 pub enum StoreKind {
     Local,
     Remote,
-    /// In a bucket; acknowledged when the local disk has it.
+    /// In a bucket; a block is acknowledged when the local disk has it.
     Bucket,
-    /// In a bucket; acknowledged when that has it.
+    /// In a bucket; a block is acknowledged when the bucket has it.
     BucketAtOnce,
-    /// At a block server that has them in a bucket, and acknowledges when that has them.
+    /// At a block server with a bucket; a block is acknowledged when the bucket has it.
     RemoteBucket,
     /// At two block servers that share the shards of a bucket.
     Shards,
 }
 
-/// An address where it can be started again and again.
+/// An address at which a server can be started again and again.
 pub fn free() -> SocketAddr {
     ([127, 0, 0, 1], holdfast_testing::free_port()).into()
 }
 
-/// Each kind.
+/// Every kind of store.
 pub const ALL: [StoreKind; 6] = [
     StoreKind::Local,
     StoreKind::Remote,
@@ -95,18 +95,18 @@ pub fn start_on_bucket(
 pub fn run(server: BlockServer) -> Running {
     let address = server.address();
     let (stop, stopped) = oneshot::channel::<()>();
-    // Whose store was taken over ends by itself, with the reason.
+    // A block server whose store was taken over ends by itself, with the reason.
     let run = move || drop(server.run(async { drop(stopped.await) }));
     Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
 }
 
 impl Running {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn socket(&self) -> SocketAddr {
         format!("{}:{}", self.address.server.host, self.address.server.port).parse().unwrap()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the block server has ended by itself.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().unwrap().is_finished()
     }
@@ -144,7 +144,7 @@ impl StoreFixture {
         self.folder.path().join("blocks")
     }
 
-    /// The consistency server's.
+    /// The consistency server's data directory.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
@@ -156,7 +156,7 @@ impl StoreFixture {
         });
     }
 
-    /// Ends the block server and starts it again at the same address, after something was done to its directory.
+    /// Ends the block server, changes its directory as `change` says, and starts it again at the same address.
     pub fn restart_after(&mut self, change: impl FnOnce(&Path)) {
         let listen = self.running.take().map(|running| running.socket());
         change(&self.blocks());
@@ -198,7 +198,7 @@ impl StoreFixture {
         }
     }
 
-    /// The store in the bucket, with a directory of a server.
+    /// Opens the store in the bucket, with a server's directory.
     pub fn objects(&self, data: &Path, durability: Durability, anew: bool) -> Result<LocalBlocks, String> {
         let address: BucketAddress = "s3://bucket/prefix".parse().unwrap();
         let address = BucketAddress { durability, ..address };
@@ -214,7 +214,7 @@ impl StoreFixture {
             .map_err(|error| error.to_string())
     }
 
-    /// As a consistency server with this key would.
+    /// Opens the store at the block server, as a consistency server with this key.
     pub fn remote(&self, seed: u8, anew: bool) -> Result<RemoteBlocks, String> {
         let (address, data) = (Some(self.address()), self.data());
         let settings = RemoteBlocksSettings { address, data: &data, key: key(seed), anew };

@@ -1,5 +1,5 @@
-//! A block server that was taken over, which has the right key and answers as it pleases: it can withhold blocks, and
-//! nothing it says makes wrong bytes pass or a call hang or panic.
+//! A compromised block server, which has the right key and answers as it pleases: it can withhold blocks, but no answer
+//! makes a client accept wrong bytes, hang or panic.
 
 use super::fixture::{FS, SERVER};
 use super::{ANNA, chunk};
@@ -12,7 +12,7 @@ use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Ses
 use holdfast_server::{BlockStore, BlockStoreError, RemoteBlocks, RemoteBlocksSettings};
 use std::sync::{Arc, Mutex};
 
-/// What it says to every call but the first.
+/// Its answer to every call but the first.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     OtherBlock,
@@ -78,7 +78,7 @@ impl Service for Liar {
     }
 }
 
-/// Proves: every lie is damage or an error that names the block store.
+/// Proves: every lie is reported as damage or as an error that names the block store.
 #[test]
 fn lies_are_errors() {
     let liar = Arc::new(Liar(Mutex::new(None)));

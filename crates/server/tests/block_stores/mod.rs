@@ -1,7 +1,7 @@
-//! One contract, every block store: the same tests run on blocks in a server's own log, on blocks at a block server over real
-//! sockets, on blocks in a bucket, and on both together. What only a block server can do wrong is in `apart`, what a hostile
-//! one could in `hostile`, what only a bucket can in `bucket`, and what both can in `moved`; what several
-//! block servers of one bucket can is in `shards`.
+//! One contract for every block store: the same tests run on blocks in a server's own log, at a block server over real
+//! sockets, in a bucket, and on combinations of these. Faults between two machines are tested in `privsep`, a hostile
+//! block server in `hostile`, faults of a bucket in `bucket`, those of a block server with a bucket in `moved`, and
+//! several block servers of one bucket in `shards`.
 
 use crate::common;
 
@@ -61,7 +61,7 @@ fn on_each(test: impl Fn(&dyn BlockStore) + Sync) {
     });
 }
 
-/// Does something with each kind of store at once: most of it is waiting.
+/// Runs something on all kinds of store at once, as most of the time is waiting.
 fn in_parallel(test: impl Fn(StoreKind) + Sync) {
     std::thread::scope(|scope| {
         let running = ALL.map(|kind| {
@@ -79,7 +79,8 @@ fn in_parallel(test: impl Fn(StoreKind) + Sync) {
     });
 }
 
-/// Proves: what was stored is found, by its file system alone, in the order asked for, with the first storer's header.
+/// Proves: a stored block is found in its own file system only, in the order of the request, with the header of the
+/// first who stored it.
 #[test]
 fn what_is_stored_is_found() {
     on_each(|store| {
@@ -100,7 +101,8 @@ fn what_is_stored_is_found() {
     });
 }
 
-/// Proves: an answer ends before it is too long, but never before its first block; many large blocks go there and back.
+/// Proves: an answer ends before it is too long, but never before its first block; many large blocks can be stored and
+/// read.
 #[test]
 fn answers_are_bounded() {
     on_each(|store| {
@@ -118,7 +120,7 @@ fn answers_are_bounded() {
     });
 }
 
-/// Proves: references are told for many nodes at once, and of what is not here nothing is.
+/// Proves: the references of many nodes can be asked for at once, and for nodes that are not here there are none.
 #[test]
 fn references_are_reported() {
     on_each(|store| {
@@ -136,7 +138,7 @@ fn references_are_reported() {
     });
 }
 
-/// Proves: whoever stored a block lately takes it back, alone and only while nobody else relies on it.
+/// Proves: whoever stored a block a short time ago can take it back, if nobody else did and nobody relies on it.
 #[test]
 fn young_blocks_can_be_dereferenced() {
     on_each(|store| {
@@ -184,8 +186,8 @@ fn garbage_goes_and_nothing_else() {
     });
 }
 
-/// Proves: all blocks of a file system are listed, oldest first, each once, with whoever is charged and when somebody last
-/// relied on it, from any place on; and so is everybody who pins blocks.
+/// Proves: all blocks of a file system are listed once each, oldest first, with the user who is charged and the time
+/// when somebody last relied on them, from any position on; and so are all who pin blocks.
 #[test]
 fn what_is_there_is_listed() {
     on_each(|store| {
@@ -225,7 +227,7 @@ fn what_is_there_is_listed() {
     });
 }
 
-/// Proves: blocks are charged to whoever stored them first, and an allowance is kept.
+/// Proves: blocks are charged to the user who stored them first, and an allowance is enforced.
 #[test]
 fn storers_are_charged() {
     on_each(|store| {
@@ -249,8 +251,8 @@ fn storers_are_charged() {
     });
 }
 
-/// Proves: a block whose bytes are not what its address says never comes back as that block from another machine, and a
-/// compressed one does.
+/// Proves: a block with other bytes than its address says is never returned as that block from another machine, and a
+/// compressed block is.
 #[test]
 fn what_comes_back_is_what_was_named() {
     let fixture = StoreFixture::new(StoreKind::Remote);
@@ -259,7 +261,7 @@ fn what_comes_back_is_what_was_named() {
     let block = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), plain);
     let (address, stored) = (block.reference().address, block.to_stored());
     assert_ne!(stored.codec, Codec::Plain);
-    // The caller checks what it stores; this one does not.
+    // The caller checks what it stores; this test does not.
     let (wrong, _) = chunk(3, 100);
     store.store(FS, ANNA, vec![(address, stored.clone()), (wrong, stored.clone())], None, 0).unwrap();
     let loaded = store.load(FS, &[address, wrong], usize::MAX).unwrap();
@@ -268,7 +270,7 @@ fn what_comes_back_is_what_was_named() {
     assert!(why.contains("hf+blocks://") && why.contains("holdfast server scrub"), "{why}");
 }
 
-/// What a client may have done, in any order.
+/// Whatever a client may do, in any order.
 #[derive(Clone, Debug)]
 enum Op {
     Store(u8),
@@ -291,7 +293,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A model: chunks `0..12`, nodes over two chunks, and which of them must be here.
+/// A model: chunks `0..12`, nodes over two chunks each, and which of them must be here.
 #[derive(Default)]
 struct Model {
     here: BTreeMap<Digest, StoredBlock>,
@@ -340,7 +342,7 @@ fn run(kind: StoreKind, ops: &[Op]) {
                 let address = chunk((*seed).into(), 300).0;
                 if store.dereference(FS, ANNA, &[address], now_ns).unwrap() > 0 {
                     model.here.remove(&address);
-                    // A client that dereferences a block to which its own tree refers has a tree with a hole.
+                    // After dereferencing a block to which its own tree refers, a client has a tree with a hole.
                     model.nodes.retain(|_, (_, references)| !references.contains(&address));
                 }
             }
@@ -377,8 +379,8 @@ fn run(kind: StoreKind, ops: &[Op]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Proves: whatever is stored, taken back and collected, over restarts, each store has what it must and, after a
-    /// collection, nothing else.
+    /// Proves: whatever is stored, taken back and collected, over restarts, each store has the blocks that it must have
+    /// and, after a collection, no others.
     #[test]
     fn stores_do_as_the_model(ops in proptest::collection::vec(op(), 1..25)) {
         in_parallel(|kind| run(kind, &ops));

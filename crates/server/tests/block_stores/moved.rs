@@ -1,4 +1,5 @@
-//! A block server with its blocks in a bucket: it is lost and another takes its place, is away, or lacks something.
+//! A block server with its blocks in a bucket: it is lost and another takes its place, the bucket is away, or an object
+//! is lost.
 
 use super::fixture::{FS, SERVER, StoreFixture, StoreKind, free, start_on_bucket};
 use super::{ANNA, SECOND, chunk, collect, found, node};
@@ -24,7 +25,7 @@ fn all_found(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) {
     }
 }
 
-/// A directory on another machine, which has the block server's key and nothing else.
+/// A directory on another machine, with the block server's key and nothing else.
 fn spare(fixture: &StoreFixture) -> PathBuf {
     let spare = fixture.folder.path().join("spare");
     std::fs::create_dir(&spare).unwrap();
@@ -32,9 +33,9 @@ fn spare(fixture: &StoreFixture) -> PathBuf {
     spare
 }
 
-/// Proves: a block server whose machine is lost is replaced by one with its key and an empty directory, which takes over what
-/// the bucket has: the consistency server, which was not restarted, finds all that was acknowledged, has no doubt, and
-/// garbage is collected.
+/// Proves: a block server whose machine is lost is replaced by one with its key and an empty directory, which takes the
+/// bucket over. The consistency server, without a restart, finds everything that was acknowledged, has no doubt about
+/// it, and garbage is collected.
 #[test]
 fn another_machine_takes_its_place() {
     let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
@@ -54,8 +55,8 @@ fn another_machine_takes_its_place() {
     all_found(&*store, &all[..10]);
 }
 
-/// Proves: a block server that still runs while another takes its place ends by itself, and who was connected to it finds
-/// the other one at the same address.
+/// Proves: a block server that still runs while another takes its place ends by itself, and its clients find the other
+/// one at the same address.
 #[test]
 fn who_was_replaced_ends() {
     let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
@@ -73,8 +74,8 @@ fn who_was_replaced_ends() {
     assert_eq!(store.status().unwrap().doubt, None);
 }
 
-/// Proves: a start that accepts the loss of an object gives another store: the consistency server notices, and collects
-/// no garbage until its operator has accepted that too.
+/// Proves: a start that accepts the loss of an object makes another store of it: the consistency server notices, and
+/// collects no garbage until its operator has accepted the loss too.
 #[test]
 fn an_accepted_loss_is_reported() {
     let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
@@ -82,12 +83,12 @@ fn an_accepted_loss_is_reported() {
     let all = blocks(0, 20);
     put(&*store, &all);
     let listen = fixture.running.take().unwrap().socket();
-    // The restart seals what was written, and sends it.
+    // The restart seals the segment and sends it.
     fixture.running = Some(start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, false).unwrap());
-    // The index has all of that, so the next start does not read it again.
+    // The index has all of it, so the next start does not read the segment again.
     put(&*store, &blocks(30, 1));
     store.figures().unwrap();
-    // Its outline is put last. The segment is one object or several, as requests met it.
+    // A segment's outline is put last. The segment itself is one object or several.
     let first = |kinds: &[&str]| {
         let is_of = |name: &String| kinds.iter().any(|kind| name.contains(&format!("/{kind}-0000000001-")));
         fixture.bucket.names().into_iter().filter(is_of).collect::<Vec<_>>()
@@ -105,7 +106,7 @@ fn an_accepted_loss_is_reported() {
     drop(store);
     let store = fixture.remote(SERVER, true).unwrap();
     assert_eq!(store.status().unwrap().doubt, None);
-    // What was accepted is not asked again, and the store stays that one.
+    // A loss that was accepted is not asked about again, and the store keeps its identity.
     drop(fixture.running.take());
     fixture.running = Some(start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, false).unwrap());
     let now = blocks(40, 1);
@@ -114,8 +115,8 @@ fn an_accepted_loss_is_reported() {
     assert_eq!(store.status().unwrap().doubt, None);
 }
 
-/// Proves: while the bucket is away nothing is acknowledged, and the consistency server hears that it is the bucket; what is
-/// cached is read; and all goes on by itself when it is back.
+/// Proves: while the bucket is away nothing is acknowledged, and the consistency server is told that the reason is the
+/// bucket. What is cached can be read, and everything goes on by itself when the bucket is back.
 #[test]
 fn a_bucket_that_is_away_is_named() {
     let fixture = StoreFixture::new(StoreKind::RemoteBucket);

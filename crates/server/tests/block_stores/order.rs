@@ -1,4 +1,4 @@
-//! Blocks first, then the record that names them, with each on a disk of its own that loses power by itself.
+//! Blocks are durable before the record that names them, with each on a disk of its own that loses power by itself.
 
 use crate::common::core::{TestClock, settings};
 use crate::common::*;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A store on another disk, durable when a call returns, as a block server's is.
+/// A store on another disk, durable when a call returns, like that of a block server.
 struct OtherDiskStore(LocalBlocks);
 
 impl OtherDiskStore {
@@ -126,8 +126,8 @@ fn ask(core: &ServerCore, device: u8, request: Request) -> Response {
     core.handle(&caller, request)
 }
 
-/// Proves: whichever of the two machines loses power, and when, what was acknowledged is in the order, and every table
-/// that the order names has its block.
+/// Proves: whichever of the two machines loses power, and whenever, what was acknowledged is in the order, and every
+/// table that the order names has its block.
 #[test]
 fn no_record_names_a_block_that_power_took() {
     let server = key(2).public();

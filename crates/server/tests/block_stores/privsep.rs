@@ -1,4 +1,4 @@
-//! What can go wrong between two machines: the wrong key, a store that is away, altered, older or another one.
+//! Faults between two machines: a wrong key, and a store that is away, altered, older or another one.
 
 use super::fixture::{FS, SERVER, StoreFixture, StoreKind, copy, start};
 use super::{ANNA, chunk, collect, found};
@@ -28,8 +28,8 @@ fn is_doubtful(result: Result<u64, BlockStoreError>, word: &str) -> bool {
     }
 }
 
-/// Proves: a server that is not allowed is told so, with its own key and what to do with it; one that is allowed finds
-/// nothing of another's.
+/// Proves: a server that is not allowed is told so, with its own key and what to do with it. One that is allowed finds
+/// no blocks of another's.
 #[test]
 fn each_server_has_its_own_blocks() {
     let mut fixture = StoreFixture::new(StoreKind::Remote);
@@ -47,7 +47,7 @@ fn each_server_has_its_own_blocks() {
     assert!(found(&*fixture.store(), FS, chunk(1, 500).0).is_some());
 }
 
-/// Proves: a block server with another key than that of its address hears nothing.
+/// Proves: a block server with another key than its address says is sent nothing.
 #[test]
 fn a_block_server_with_another_key_is_refused() {
     let fixture = StoreFixture::new(StoreKind::Remote);
@@ -60,8 +60,8 @@ fn a_block_server_with_another_key_is_refused() {
     assert!(error.contains(&key(9).public().to_string()), "{error}");
 }
 
-/// Proves: a block server that is restarted, or away for a moment, loses nobody's call; what was acknowledged is there; and
-/// the data directory remembers where it is.
+/// Proves: when a block server is restarted, or away for a moment, no call is lost, and what was acknowledged is there.
+/// The data directory remembers its address.
 #[test]
 fn a_restart_goes_unnoticed() {
     let mut fixture = StoreFixture::new(StoreKind::Remote);
@@ -88,7 +88,8 @@ fn a_restart_goes_unnoticed() {
     assert!(RemoteBlocks::open(settings).unwrap().is_none());
 }
 
-/// Proves: a block server that stays away is a clear error within a bound, and at once from then on, until it is back.
+/// Proves: if a block server stays away, calls end with a clear error within a bound, and at once from then on, until
+/// it is back.
 #[test]
 fn a_block_server_that_is_away_is_an_error() {
     let mut fixture = StoreFixture::new(StoreKind::Remote);
@@ -106,9 +107,9 @@ fn a_block_server_that_is_away_is_an_error() {
     eventually("it is back", || store.load(FS, &[chunk(0, 500).0], 1).is_ok());
 }
 
-/// Proves: an older copy is noticed by whoever stored something since, however much is stored after it was put back and
-/// whether or not the consistency server was restarted; then nothing is collected until the operator accepts it; reading
-/// and storing go on, and say truly what is there.
+/// Proves: an older copy is noticed by whoever stored something since, however much is stored after it was put back,
+/// and whether or not the consistency server was restarted. Then nothing is collected until the operator accepts it.
+/// Reading and storing go on, and say truly what is there.
 #[test]
 fn an_older_copy_is_noticed() {
     for restarted in [false, true] {
@@ -159,7 +160,7 @@ fn another_store_is_noticed() {
     assert!(is_doubtful(collect(&*store, &[chunk(0, 500).0], 10), "not the one that was there before"));
 }
 
-/// Proves: many restarts and collections of everything but one block raise no doubt.
+/// Proves: many restarts, and collections of everything but one block, raise no doubt.
 #[test]
 fn an_honest_store_is_not_doubted() {
     let mut fixture = StoreFixture::new(StoreKind::Remote);
@@ -176,7 +177,7 @@ fn an_honest_store_is_not_doubted() {
     assert_eq!(store.status().unwrap().doubt, None);
 }
 
-/// Proves: one block server at a time has a data directory.
+/// Proves: only one block server at a time can use a data directory.
 #[test]
 fn a_data_directory_is_served_once() {
     let fixture = StoreFixture::new(StoreKind::Remote);

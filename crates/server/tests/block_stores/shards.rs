@@ -1,5 +1,5 @@
-//! Several block servers of one bucket, with the stores shared between them: a store of keys in place of etcd, a bucket in
-//! memory for each store, real sockets.
+//! Several block servers that share the shards of one bucket: an etcd in memory, a bucket in memory for each store,
+//! real sockets.
 
 use super::fixture::{Running, SERVER, config, run};
 use super::{ANNA, chunk, found};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// How many there are in these tests.
+/// The number of shards in these tests.
 const SHARDS: u16 = 4;
 
 /// Block servers with one key and one bucket.
@@ -35,9 +35,9 @@ struct Member {
     data: PathBuf,
     address: Option<BlocksAddress>,
     running: Option<Running>,
-    /// It does not reach etcd.
+    /// Whether this block server cannot reach etcd.
     is_cut_off: Arc<AtomicBool>,
-    /// Number of requests that it has sent to etcd.
+    /// The number of requests that it has sent to etcd.
     requests: Arc<AtomicUsize>,
 }
 
@@ -110,7 +110,7 @@ impl Cluster {
         drop(self.servers[number].running.take());
     }
 
-    /// All end in order, and begin again.
+    /// Ends all block servers in order, and starts them again.
     pub fn restart(&mut self) {
         (0..self.servers.len()).for_each(|number| self.stop(number));
         (0..self.servers.len()).for_each(|number| self.start(number));
@@ -122,7 +122,7 @@ impl Cluster {
         BlocksAddress { others: addresses.map(|address| address.server).collect(), ..first }
     }
 
-    /// As a consistency server with a data directory would.
+    /// Opens the store as a consistency server with a data directory does.
     pub fn remote(&self, data: &Path) -> Result<RemoteBlocks, String> {
         std::fs::create_dir_all(data).unwrap();
         let settings =
@@ -132,8 +132,8 @@ impl Cluster {
         Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 
-    /// StoreKind seats each has, by what etcd says.
-    fn seats(&self) -> Vec<usize> {
+    /// The number of shards that each block server has, as etcd says.
+    fn shards_of_each(&self) -> Vec<usize> {
         let mut instances: HashMap<Vec<u8>, usize> = HashMap::new();
         let get = holdfast_etcd::Get::all(holdfast_etcd::Keys::below("test/blocks/bucket/a%prefix/seat/"));
         for pair in holdfast_etcd::Kv::get(&self.etcd, &get).unwrap() {
@@ -157,7 +157,7 @@ fn put(store: &dyn BlockStore, round: u32) {
     }
 }
 
-/// Whether all of these rounds are there, each for its file system and nobody else.
+/// Whether the blocks of all these rounds are there, each for its own file system only.
 fn check(store: &dyn BlockStore, rounds: u32) {
     for round in 0..rounds {
         for number in 0..16 {
@@ -168,30 +168,30 @@ fn check(store: &dyn BlockStore, rounds: u32) {
     }
 }
 
-/// Proves: the stores are shared evenly between those that run, while somebody stores; when one is added, stopped, or cut off
-/// from etcd, others have its stores, and all that was acknowledged is there. A server finds each store by itself, has no
-/// doubt about any, and one collection a store drops what nothing refers to.
+/// Proves: the shards are shared evenly between the block servers that run, while somebody stores. When one is added,
+/// stopped, or cut off from etcd, others get its shards, and all that was acknowledged is there. A server finds each
+/// shard by itself, has no doubt about any, and one collection drops what nothing refers to.
 #[test]
 fn stores_are_shared_and_taken_over() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::new(folder.path(), 1);
-    eventually("one has all", || cluster.seats() == [4]);
+    eventually("one has all", || cluster.shards_of_each() == [4]);
     cluster.add();
-    eventually("each has half", || cluster.seats() == [2, 2]);
+    eventually("each has half", || cluster.shards_of_each() == [2, 2]);
     let store = cluster.remote(&folder.path().join("data")).unwrap();
     put(&store, 0);
     check(&store, 1);
 
     cluster.stop(0);
     put(&store, 1);
-    assert_eq!(cluster.seats(), [4]);
+    assert_eq!(cluster.shards_of_each(), [4]);
     check(&store, 2);
     cluster.start(0);
-    eventually("each has half again", || cluster.seats() == [2, 2]);
+    eventually("each has half again", || cluster.shards_of_each() == [2, 2]);
     put(&store, 2);
     check(&store, 3);
 
-    // It hears nothing of it, and goes on, until it would acknowledge something.
+    // It does not learn of that, and goes on until it is to acknowledge something.
     cluster.servers[0].is_cut_off.store(true, SeqCst);
     for _ in 0..4 {
         cluster.etcd.pass(Duration::from_secs(1));
@@ -200,11 +200,11 @@ fn stores_are_shared_and_taken_over() {
         let before = requests();
         eventually("the other renews its lease", || requests() >= before + 4);
     }
-    eventually("the other has all", || cluster.seats() == [4]);
+    eventually("the other has all", || cluster.shards_of_each() == [4]);
     put(&store, 3);
     check(&store, 4);
     cluster.servers[0].is_cut_off.store(false, SeqCst);
-    eventually("each has half once more", || cluster.seats() == [2, 2]);
+    eventually("each has half once more", || cluster.shards_of_each() == [2, 2]);
     put(&store, 4);
     check(&store, 5);
 
@@ -219,19 +219,19 @@ fn stores_are_shared_and_taken_over() {
     assert_eq!(store.figures().unwrap().blocks, 5 * 16 - 4);
     assert_eq!(store.scrub(&mut |_, _| {}).unwrap().bad_count, 0);
 
-    // What was remembered holds for the next start.
+    // What was remembered is still valid at the next start.
     drop(store);
     let store = cluster.remote(&folder.path().join("data")).unwrap();
     assert_eq!(store.figures().unwrap().blocks, 5 * 16 - 4);
 }
 
-/// Proves: refused in words are another number of shards, blocks that are there in one piece, a block server with another key,
-/// and a server that had its blocks in one piece.
+/// Proves: these are refused in words: another number of shards, a bucket with blocks that are not in shards, a block
+/// server with another key, and a server whose blocks were not in shards.
 #[test]
 fn wrong_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::new(folder.path(), 1);
-    eventually("one has all", || cluster.seats() == [4]);
+    eventually("one has all", || cluster.shards_of_each() == [4]);
     let data = folder.path().join("blocks1");
     std::fs::create_dir(&data).unwrap();
     cluster.servers.push(Member::new(data.clone()));
@@ -242,16 +242,16 @@ fn wrong_settings_are_reported() {
     let other_count = refused(&cluster, Some(2));
     assert!(other_count.contains("in 4 shards, not 2"), "{other_count}");
 
-    // etcd has forgotten; the bucket has not.
+    // etcd has lost the number; the bucket has not.
     cluster.stop(0);
     cluster.etcd = Fake::default();
     for shards in [None, Some(2)] {
         let forgotten = refused(&cluster, shards);
         assert!(forgotten.contains("--shards 4"), "{forgotten}");
     }
-    // Nothing of that was put into etcd.
+    // The refused starts put nothing into etcd.
     cluster.start(1);
-    eventually("it has all", || cluster.seats() == [4]);
+    eventually("it has all", || cluster.shards_of_each() == [4]);
     cluster.stop(1);
 
     let (one_piece, server) = (folder.path().join("one"), key(SERVER).public());

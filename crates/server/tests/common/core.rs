@@ -1,11 +1,11 @@
-//! A server without sockets: its settings, and a clock of the test's own.
+//! A server without sockets: its settings, and a clock that the test sets.
 
 use holdfast_server::{Clock, CoreSettings, CreatePolicy, ParcelSettings};
 use holdfast_store::StoreConfig;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Stands still, at so many milliseconds, unless it is set.
+/// A clock that stands at so many milliseconds until it is set.
 pub struct TestClock(pub AtomicU64);
 
 impl Clock for TestClock {
@@ -18,7 +18,7 @@ impl Clock for TestClock {
     }
 }
 
-/// No deleted block is retained, and checkpoints are frequent.
+/// Settings in which no deleted block is retained, and checkpoints are frequent.
 pub fn settings() -> CoreSettings {
     CoreSettings {
         create: CreatePolicy::Local,

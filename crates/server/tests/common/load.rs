@@ -8,7 +8,7 @@ use holdfast_rpc::Connection;
 use holdfast_testing::{PATIENCE, eventually};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Asks until there is an answer.
+/// Repeats a request until there is an answer.
 pub fn insist(connection: &Connection, request: &Request) -> Response {
     loop {
         match connection.call_blocking(request.clone(), PATIENCE) {
@@ -19,7 +19,7 @@ pub fn insist(connection: &Connection, request: &Request) -> Response {
     }
 }
 
-/// One operation as a real client does it: fast if it can, else slow. Returns its number.
+/// Makes one operation as a real client does, on the fast path or else the slow one, and returns its number.
 pub fn operate(connection: &Connection, author: &mut Author, server: &PublicKey) -> u64 {
     let shown = view(insist(connection, &Request::Look { log_size: 0 }));
     let request = author.fast(&shown.view);
@@ -34,9 +34,9 @@ pub fn operate(connection: &Connection, author: &mut Author, server: &PublicKey)
     committed(insist(connection, &author.commit(&ordered.view, &certificate)), server)
 }
 
-/// What was acknowledged.
+/// What the server has acknowledged.
 pub struct Load {
-    /// Of each device its last operation, and how many blocks it stored.
+    /// For each device its last operation, and the number of blocks it stored.
     devices: Vec<(u64, u32)>,
     operations: u64,
 }
@@ -64,7 +64,7 @@ impl Drop for EndOfLoad<'_> {
 }
 
 impl Load {
-    /// Loads a server of devices 1 to 3 until `disturb` returns.
+    /// Loads a server as devices 1 to 3 until `disturb` returns.
     pub fn run(
         connect: impl Fn(u8) -> Connection,
         server: PublicKey,
@@ -91,7 +91,7 @@ impl Load {
                     })
                 })
                 .collect();
-            // Also if disturbing panics: the scope waits for the clients.
+            // Also if `disturb` panics, as the scope waits for the clients.
             let ends = EndOfLoad(&stop);
             disturb(&Until(&operations));
             drop(ends);
@@ -100,7 +100,7 @@ impl Load {
         Load { devices, operations: operations.into_inner() }
     }
 
-    /// All that was acknowledged is there, and each operation was ordered once.
+    /// Asserts that all that was acknowledged is there, and that each operation was ordered once.
     pub fn check(&self, connection: &Connection) {
         let shown = view(insist(connection, &Request::Look { log_size: 0 })).view;
         for (index, (last, stored)) in self.devices.iter().enumerate() {

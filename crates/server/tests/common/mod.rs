@@ -1,6 +1,6 @@
-//! A client just clever enough to exercise a server: signs operations whose tables are small made-up blocks.
+//! A client just capable enough to exercise a server: it signs operations whose tables are small made-up blocks.
 
-#![allow(dead_code, missing_docs)]
+#![allow(missing_docs)]
 
 pub mod core;
 pub mod load;
@@ -12,7 +12,7 @@ use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::message::{AddressedBlock, Attached, Request, Response, ServerKeys, ViewReply};
 use holdfast_protocol::order::forecast;
-use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{HandleVersion, Outcome, Structure, View};
 use holdfast_protocol::vector::VoidSet;
 pub use holdfast_testing::noise;
@@ -37,7 +37,7 @@ pub fn block(kind: BlockKind, body: &[u8]) -> (Reference, AddressedBlock) {
     (reference, AddressedBlock { address: reference.address, block: block.to_stored() })
 }
 
-/// A table that is never read, unlike any other.
+/// A table that nobody reads, different for each pair of numbers.
 pub fn table(device: DeviceId, number: u64) -> (Reference, AddressedBlock) {
     block(BlockKind::Table, format!("table of device {} at {number}", device.0).as_bytes())
 }
@@ -105,12 +105,12 @@ pub fn creation_of(key: SigningKey, server: PublicKey, membership: &Membership) 
     }
 }
 
-/// One device's view of its own affairs.
+/// A device's own state.
 #[derive(Clone)]
 pub struct Author {
     pub device: DeviceId,
     pub key: SigningKey,
-    /// Highest number used.
+    /// The highest number that was used.
     pub last: u64,
     pub voids: VoidSet,
     pub log_size: u64,
@@ -127,7 +127,7 @@ impl Author {
         }
     }
 
-    /// The next operation: one inode of its own changes.
+    /// The next operation, which changes one inode of the device's user.
     pub fn certificate(&mut self, view: &View, path: Path) -> Certificate {
         self.last += 1;
         let file = Handle { principal: PrincipalId::User(UserId(self.device.0)), number: 1 };
@@ -199,7 +199,7 @@ pub fn view(response: Response) -> ViewReply {
     }
 }
 
-/// Checks a receipt and gives the number it is for.
+/// Checks a receipt, and returns the number of the operation.
 #[track_caller]
 pub fn committed(response: Response, server: &PublicKey) -> u64 {
     match response {
@@ -209,8 +209,4 @@ pub fn committed(response: Response, server: &PublicKey) -> u64 {
         }
         other => panic!("expected a receipt, got {other:?}"),
     }
-}
-
-pub fn digest_of(structure: &Signed<Structure>) -> Digest {
-    structure.value.digest()
 }

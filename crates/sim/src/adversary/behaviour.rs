@@ -1,4 +1,4 @@
-//! What the enemy does: each behaviour, how it is prepared, and what must come of it.
+//! The behaviours of the adversary: how each is prepared, and the verdict that it must have.
 
 use super::oracle::{Call, TreePosition};
 use super::scene::{ALICE, BOB, CAROL, DAVE, NAMES, ROOT, Scene, content};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// What the enemy does.
+/// A behaviour of the adversary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Behaviour {
     /// Is honest.
@@ -144,18 +144,18 @@ pub enum Behaviour {
     WarrantReordered,
 }
 
-/// What must come of a behaviour.
+/// The verdict that a behaviour must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// No alarm, and true answers.
     Honest,
-    /// Whoever meets it is refused that file, with evidence; whoever does not, gets true answers.
+    /// A victim that meets the behaviour is refused that file, with evidence; others get true answers.
     Data,
-    /// Everything stops, at once, at the next call, or when the two sides meet.
+    /// The victim stops: at once, at the next call, or when the two sides of a fork meet.
     Order,
-    /// The same to whoever has been there; it contradicts nothing that others could know.
+    /// A victim that has been there before stops; to others the behaviour contradicts nothing that they could know.
     Memory,
-    /// Everything goes on from what is left, without an alarm.
+    /// Clients go on from what is left, without an alarm.
     Restored,
     /// No answer for a time, then true ones.
     Denial,
@@ -166,7 +166,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is about what happened, and not about single blocks or about time.
+    /// Whether the behaviour is about what happened, and not about single blocks or about time.
     pub fn is_about_order(self) -> bool {
         matches!(self, Kind::Order | Kind::Memory | Kind::Restored)
     }
@@ -175,7 +175,7 @@ impl Kind {
 use Behaviour as B;
 
 impl Behaviour {
-    /// All, in the order of the table.
+    /// All behaviours, in the order of the table.
     pub const ALL: [Behaviour; 59] = [
         B::Honest,
         B::FlipData,
@@ -238,7 +238,7 @@ impl Behaviour {
         B::WarrantReordered,
     ];
 
-    /// In words, for the table.
+    /// The behaviour in words, for the table.
     pub fn words(self) -> &'static str {
         match self {
             B::Honest => "is honest",
@@ -303,7 +303,7 @@ impl Behaviour {
         }
     }
 
-    /// What must come of it.
+    /// The verdict that the behaviour must have.
     pub fn kind(self) -> Kind {
         match self {
             B::Honest
@@ -364,30 +364,31 @@ impl Behaviour {
         }
     }
 
-    /// Whether the victim has leases.
+    /// Whether the victim asks for leases.
     pub fn is_about_leases(self) -> bool {
         matches!(self, B::BreakLease | B::RecallFalsely | B::WithholdFalsely | B::Starve)
     }
 
-    /// How long the victim waits for an answer; `None`: long.
+    /// How long the victim waits for an answer; `None` means very long.
     pub fn patience(self, victim: usize) -> Option<Duration> {
         let has_no_answer = match self {
             B::Stall | B::DowngradeVersion => true,
-            // Who has never been there has no newer list to compare with.
+            // A client that has never been there has no newer list to compare with.
             B::DowngradeServerKeys => victim != CAROL,
             _ => false,
         };
         has_no_answer.then_some(Duration::from_millis(400))
     }
 
-    /// What has to be so before the victim mounts. `bound`: how old a head may be, where there is a witness.
+    /// Prepares what has to be so before the victim mounts. `bound` is the largest age of a head, where there is a
+    /// witness.
     pub fn set_up(self, stage: &mut Stage, victim: usize, bound: Duration) {
         match self {
             B::ForkForEver => {
                 stage.witness = Some(Witness::new());
                 stage.have_witnessed();
             }
-            // It never hears of a recall.
+            // The victim is never told of a recall.
             B::BreakLease => stage.lie(
                 victim,
                 Arc::new(|request, honest| match request {
@@ -399,12 +400,12 @@ impl Behaviour {
                 }),
             ),
             B::RecallFalsely => {
-                let (told, recalls) = (stage.told.clone(), AtomicU64::new(0));
+                let (lies_told, recalls) = (stage.lies_told.clone(), AtomicU64::new(0));
                 stage.lie(
                     victim,
                     Arc::new(move |request, honest| match request {
                         Request::AwaitRecall { epoch, .. } => {
-                            told.one();
+                            lies_told.one();
                             let number = recalls.fetch_add(1, SeqCst) + 1;
                             std::thread::sleep(Duration::from_millis(1));
                             Ok(Response::Recalled(Some(Recall {
@@ -421,14 +422,17 @@ impl Behaviour {
                 );
             }
             B::WithholdFalsely => {
-                stage.lie(victim, about_grants(&stage.told, |grant| grant.withheld = Withheld::everything()));
+                stage.lie(
+                    victim,
+                    about_grants(&stage.lies_told, |grant| grant.withheld = Withheld::everything()),
+                );
             }
             B::Starve => {
                 let deprive = |grant: &mut LeaseGrant| {
                     std::thread::sleep(Duration::from_millis(30));
                     *grant = LeaseGrant::none(grant.withheld.clone());
                 };
-                stage.lie(victim, about_grants(&stage.told, deprive));
+                stage.lie(victim, about_grants(&stage.lies_told, deprive));
             }
             _ => {}
         }
@@ -439,7 +443,7 @@ impl Behaviour {
         };
     }
 
-    /// Everything up to the victim's call. What the victim is told from now on may be false.
+    /// Does everything up to the victim's call. From now on the victim may be told what is false.
     pub fn begin(self, stage: &mut Stage, victim: usize, bound: Duration) {
         if self.kind() == Kind::Data && self != B::ForgedTable {
             // So that there is something to fetch.
@@ -462,32 +466,34 @@ impl Behaviour {
                 | B::WarrantAltered
         );
         if is_shown_views {
-            // So that the victim's next operation is not made in one step, on a view that it has.
+            // So that the victim's next operation cannot be made in one step, on a view that it has.
             stage.does(DAVE, Call::Stat("second"));
         }
     }
 
     fn prepare(self, stage: &mut Stage, victim: usize, bound: Duration) {
-        let told = stage.told.clone();
+        let lies_told = stage.lies_told.clone();
         match self {
             B::Honest | B::ForgetAcknowledged | B::RecallFalsely | B::WithholdFalsely | B::Starve => {}
-            B::FlipData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::flip)),
-            B::FlipMetadata => stage.lie(victim, forge::blocks(&told, forge::is_metadata, forge::flip)),
-            B::SwapData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::swap)),
-            B::SwapMetadata => stage.lie(victim, forge::blocks(&told, forge::is_metadata, forge::swap)),
-            B::CutData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::cut)),
-            B::Bomb => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::bomb)),
-            B::WithholdData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::withhold)),
+            B::FlipData => stage.lie(victim, forge::blocks(&lies_told, forge::is_data, forge::flip)),
+            B::FlipMetadata => stage.lie(victim, forge::blocks(&lies_told, forge::is_metadata, forge::flip)),
+            B::SwapData => stage.lie(victim, forge::blocks(&lies_told, forge::is_data, forge::swap)),
+            B::SwapMetadata => stage.lie(victim, forge::blocks(&lies_told, forge::is_metadata, forge::swap)),
+            B::CutData => stage.lie(victim, forge::blocks(&lies_told, forge::is_data, forge::cut)),
+            B::Bomb => stage.lie(victim, forge::blocks(&lies_told, forge::is_data, forge::bomb)),
+            B::WithholdData => stage.lie(victim, forge::blocks(&lies_told, forge::is_data, forge::withhold)),
             B::WithholdMetadata => {
-                stage.lie(victim, forge::blocks(&told, forge::is_metadata, forge::withhold));
+                stage.lie(victim, forge::blocks(&lies_told, forge::is_metadata, forge::withhold));
             }
-            B::OmitEntries => stage.lie(victim, forge::blocks(&told, forge::is_directory, forge::omit)),
-            B::DoubleEntries => stage.lie(victim, forge::blocks(&told, forge::is_directory, forge::double)),
+            B::OmitEntries => stage.lie(victim, forge::blocks(&lies_told, forge::is_directory, forge::omit)),
+            B::DoubleEntries => {
+                stage.lie(victim, forge::blocks(&lies_told, forge::is_directory, forge::double))
+            }
             B::RollBackFile => {
                 let former = stage.scene.former(BOB);
                 stage.lie(
                     victim,
-                    about_views(&told, move |reply| {
+                    about_views(&lies_told, move |reply| {
                         reply.view.slots.insert(DeviceId(BOB as u32), former.clone());
                     }),
                 );
@@ -496,7 +502,7 @@ impl Behaviour {
                 let past = Server::start(&stage.scene.yesterday);
                 let branch = stage.branch(TreePosition { branch: 0, rounds: 0 }, past);
                 stage.lead(victim, branch);
-                told.one();
+                lies_told.one();
             }
             B::LeakAcrossFork => {
                 let other = stage.fork(0);
@@ -514,14 +520,14 @@ impl Behaviour {
                 stage.lead(victim, fork);
                 stage.does(BOB, Call::Write("target", content(200)));
                 stage.have_witnessed();
-                told.one();
+                lies_told.one();
             }
             B::DropPending => {
                 stage.leave_pending(BOB, DAVE, false);
                 look_around(stage, victim);
                 stage.lie(
                     victim,
-                    about_views(&told, |reply| {
+                    about_views(&lies_told, |reply| {
                         reply.view.pending.retain(|entry| entry.dead);
                     }),
                 );
@@ -536,7 +542,7 @@ impl Behaviour {
                 look_around(stage, victim);
                 stage.lie(
                     victim,
-                    about_views(&told, move |reply| {
+                    about_views(&lies_told, move |reply| {
                         reply.view.slots.insert(DeviceId(BOB as u32), former.clone());
                         reply.view.pending.insert(0, PendingEntry { dead: true, ..entry.clone() });
                     }),
@@ -551,7 +557,7 @@ impl Behaviour {
                     };
                     Ok(match honest(request) {
                         Response::Committed(_) | Response::LeasedCommitted(..) => {
-                            told.one();
+                            lies_told.one();
                             denial
                         }
                         other => other,
@@ -569,14 +575,14 @@ impl Behaviour {
                     Arc::new(move |request, honest| {
                         Ok(match honest(request) {
                             Response::View(_) | Response::LeasedView(..) => {
-                                told.one();
+                                lies_told.one();
                                 Response::View(Box::new(former.clone()))
                             }
                             Response::Committed(given) | Response::LeasedCommitted(given, _) => {
                                 let committed = Response::Committed(given);
                                 let before = receipt.lock().replace(committed.clone());
                                 before.map_or(committed, |before| {
-                                    told.one();
+                                    lies_told.one();
                                     before
                                 })
                             }
@@ -590,7 +596,7 @@ impl Behaviour {
                 stage.leave_pending(BOB, DAVE, false);
                 stage.leave_pending(DAVE, ALICE, false);
                 look_around(stage, victim);
-                stage.lie(victim, about_views(&told, |reply| forge::reorder(&mut reply.view)));
+                stage.lie(victim, about_views(&lies_told, |reply| forge::reorder(&mut reply.view)));
             }
             B::BackDateRevoked => {
                 let before = stage.fork(0);
@@ -606,7 +612,7 @@ impl Behaviour {
                 stage.lead(BOB, before);
                 stage.lead(victim, before);
                 stage.does(BOB, Call::Write("target", content(200)));
-                told.one();
+                lies_told.one();
             }
             B::SubstituteKey => {
                 let (forged, block) = forge::membership_with_key(stage, BOB, server_key().public());
@@ -616,7 +622,7 @@ impl Behaviour {
                 let of_bob = Signed::new(stage.slot(BOB, 0).value, &server_key());
                 stage.lie(
                     victim,
-                    about_views(&told, move |reply| {
+                    about_views(&lies_told, move |reply| {
                         reply.view.slots.insert(DeviceId(ROOT as u32), of_root.clone());
                         reply.view.slots.insert(DeviceId(BOB as u32), of_bob.clone());
                         reply.blocks.push(block.clone());
@@ -644,17 +650,17 @@ impl Behaviour {
                 server.clock.pass(Duration::from_secs(3 * 365 * 86_400));
                 for (_, collected) in server.host().collect(Duration::from_secs(60)) {
                     collected.expect("an honest server collects");
-                    told.one();
+                    lies_told.one();
                 }
             }
             B::BreakLease => {
                 stage.server().clock.pass(bound + Duration::from_millis(100));
-                told.one();
+                lies_told.one();
             }
             B::DowngradeVersion => {
                 let link = &stage.machines[victim].link;
                 link.greet_falsely(Some(Arc::new(move |welcome| {
-                    told.one();
+                    lies_told.one();
                     welcome.version = 0;
                 })));
             }
@@ -663,21 +669,21 @@ impl Behaviour {
                 let link = &stage.machines[victim].link;
                 link.greet_falsely(Some(Arc::new(move |welcome| {
                     if let Some((_, keys)) = &mut welcome.file_system {
-                        told.one();
+                        lies_told.one();
                         *keys = old.clone();
                     }
                 })));
             }
             B::OversizedProof => stage.lie(
                 victim,
-                about_views(&told, |reply| {
+                about_views(&lies_told, |reply| {
                     reply.consistency.extend(vec![Digest::ZERO; 100_000]);
                     reply.peaks.extend(vec![Digest::ZERO; 100_000]);
                 }),
             ),
             B::OversizedView => stage.lie(
                 victim,
-                about_views(&told, |reply| {
+                about_views(&lies_told, |reply| {
                     let any = reply.view.slots.values().next().expect("a slot").clone();
                     let many = (1000..6000).map(|id| (DeviceId(id), any.clone()));
                     reply.view.slots.extend(many);
@@ -687,13 +693,13 @@ impl Behaviour {
                 let foreign = Scene::foreign();
                 let impostor = Server::impostor(&foreign.today, foreign.id());
                 stage.machines[victim].link.lead_to(&impostor);
-                told.one();
+                lies_told.one();
             }
             B::ForeignStructure => {
                 let foreign = Scene::foreign().former(BOB);
                 stage.lie(
                     victim,
-                    about_views(&told, move |reply| {
+                    about_views(&lies_told, move |reply| {
                         reply.view.slots.insert(DeviceId(BOB as u32), foreign.clone());
                     }),
                 );
@@ -701,7 +707,7 @@ impl Behaviour {
             B::NeverCommits => {
                 stage.leave_pending(BOB, DAVE, true);
                 stage.machines[BOB].link.set_down(true);
-                told.one();
+                lies_told.one();
             }
             B::ClonedState => {
                 let clone = clone_of(stage, victim);
@@ -709,19 +715,19 @@ impl Behaviour {
                 let call = Call::Stat("second");
                 mount.call(&call).expect("the clone is told the truth");
                 drop(mount);
-                told.one();
+                lies_told.one();
             }
             B::CrashAndRecover => crash_at_the_worst_moment(stage, victim),
             B::FailOver => {
                 let successor = stage.server().fork();
                 let server = stage.server();
                 server.put_back(&successor.image());
-                told.one();
+                lies_told.one();
             }
             B::SlowDrip => stage.lie(
                 victim,
                 Arc::new(move |request, honest| {
-                    told.one();
+                    lies_told.one();
                     std::thread::sleep(Duration::from_millis(5));
                     let answer = honest(request);
                     std::thread::sleep(Duration::from_millis(5));
@@ -731,7 +737,7 @@ impl Behaviour {
             B::Stall => stage.lie(
                 victim,
                 Arc::new(move |_, _| {
-                    told.one();
+                    lies_told.one();
                     std::thread::sleep(Duration::from_millis(50));
                     Err(RpcError::Deadline { maybe_sent: false })
                 }),
@@ -756,10 +762,10 @@ impl Behaviour {
                     victim,
                     Arc::new(move |request, honest| {
                         let mut turn = turn.lock();
-                        // Thirty years on, sixty back, and so on.
+                        // The clock jumps thirty years ahead, sixty back, and so on.
                         server.clock.jump(*turn * 30 * 365 * 86_400);
                         *turn = if *turn > 0 { -2 } else { 2 };
-                        told.one();
+                        lies_told.one();
                         drop(turn);
                         Ok(honest(request))
                     }),
@@ -768,19 +774,19 @@ impl Behaviour {
         }
     }
 
-    /// What the enemy does once the victim's call has returned.
+    /// Does what the adversary does once the victim's call has returned.
     pub fn go_on(self, stage: &mut Stage, victim: usize, before: (TreePosition, Image)) {
         if self == B::ForgetAcknowledged {
-            let (place, image) = before;
+            let (position, image) = before;
             let past = Server::start(&image);
-            let branch = stage.branch(place, past);
+            let branch = stage.branch(position, past);
             stage.lead(victim, branch);
-            stage.told.one();
+            stage.lies_told.one();
         }
     }
 }
 
-/// The victim sees what is true now, if it is there already.
+/// Shows the victim the true state, if the victim has a mount.
 fn look_around(stage: &mut Stage, victim: usize) {
     if stage.mounts[victim].is_some() {
         stage.does(victim, Call::Stat("second"));
@@ -790,16 +796,16 @@ fn look_around(stage: &mut Stage, victim: usize) {
 /// Shows the victim what somebody did on another branch.
 fn leak(stage: &mut Stage, victim: usize, who: usize, branch: usize) {
     let slot = stage.slot(who, branch);
-    let told = stage.told.clone();
+    let lies_told = stage.lies_told.clone();
     stage.lie(
         victim,
-        about_views(&told, move |reply| {
+        about_views(&lies_told, move |reply| {
             reply.view.slots.insert(DeviceId(who as u32), slot.clone());
         }),
     );
 }
 
-/// Another machine with the same key and a copy of the state.
+/// Starts another machine with the same key and a copy of the state.
 fn clone_of(stage: &Stage, victim: usize) -> Machine {
     let machine = &stage.machines[victim];
     let image = Image::of(&machine.disk).expect("its power is on");
@@ -808,9 +814,9 @@ fn clone_of(stage: &Stage, victim: usize) -> Machine {
     Machine::new(NAMES[victim], machine.key.clone(), &image, link)
 }
 
-/// Everything that bob asks, and then what the victim asks, reaches the server again and again.
+/// Has everything that bob asks, and then what the victim asks, reach the server again and again.
 fn replay_requests(stage: &mut Stage, victim: usize) {
-    let told = stage.told.clone();
+    let lies_told = stage.lies_told.clone();
     let heard: Arc<Mutex<Vec<Request>>> = Arc::default();
     let record = heard.clone();
     let signed = |request: &Request| {
@@ -833,11 +839,11 @@ fn replay_requests(stage: &mut Stage, victim: usize) {
         victim,
         Arc::new(move |request, honest| {
             for again in &old {
-                told.one();
+                lies_told.one();
                 let _ = bobs.call(again.clone(), PATIENCE);
             }
             for again in own.lock().iter() {
-                told.one();
+                lies_told.one();
                 honest(again.clone());
             }
             let answer = honest(request.clone());
@@ -849,9 +855,9 @@ fn replay_requests(stage: &mut Stage, victim: usize) {
     );
 }
 
-/// The server loses its power after it has taken the victim's next operation and before its answer gets out.
+/// Has the server lose its power after it has accepted the victim's next operation, and before its answer gets out.
 fn crash_at_the_worst_moment(stage: &mut Stage, victim: usize) {
-    let told = stage.told.clone();
+    let lies_told = stage.lies_told.clone();
     let server = stage.server();
     server.crash(Crash::PowerLoss);
     let is_over = Mutex::new(false);
@@ -864,7 +870,7 @@ fn crash_at_the_worst_moment(stage: &mut Stage, victim: usize) {
             let mut is_over = is_over.lock();
             if operates && !*is_over {
                 *is_over = true;
-                told.one();
+                lies_told.one();
                 server.crash(Crash::PowerLoss);
                 return Err(RpcError::Lost { maybe_sent: true });
             }

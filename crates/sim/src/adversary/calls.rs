@@ -7,13 +7,13 @@ use holdfast_client::files::{
     Ino, Lock, LockMode, LockRange, LockSpace, OpenFlags, RenameFlags, SetAttributes, WriteSource,
 };
 
-/// Bytes asked for at once, as the kernel does.
+/// Bytes that one read asks for, as the kernel does.
 const PART: usize = 128 << 10;
-/// Name of the past state that there is.
+/// The name of the past state.
 pub const PAST: &str = "before";
 
 impl Mount {
-    /// Makes a call; what the file system says of names is what the program sees.
+    /// Makes a call, and returns what a program would see.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -85,7 +85,7 @@ impl Mount {
                 };
             }
         }
-        // What is done is durable, as a program that syncs the directory demands.
+        // Changes are durable, as for a program that syncs the directory.
         self.engine.flush_commits()?;
         Ok(Observation::Done)
     }
@@ -104,7 +104,7 @@ impl Mount {
         result.map(|()| bytes.into())
     }
 
-    /// All names in the group's directory, as often as they are listed.
+    /// All names in the group's directory, as often as the listing has them.
     fn names(&self) -> Result<Vec<String>, FsError> {
         let handle = self.files.opendir(&WHO, self.team)?;
         let (mut names, mut offset) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! Everything at once, by seed: several members at work on a server that forks, rolls back, lies in its answers, loses
+//! Everything at once, by seed: several members work on a server that forks, rolls back, lies in its answers, loses
 //! messages, loses its power, and moves them between its copies.
 //!
 //! Whatever it does, the oracle must find one order for all that was seen on each branch, nobody may be brought from one
@@ -20,14 +20,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who works.
+/// The members who work.
 const ACTORS: [usize; 3] = [ALICE, BOB, CAROL];
-/// On what.
+/// The files they work on.
 const FILES: [&str; 5] = ["target", "second", "mine", "fresh", "other"];
-/// Copies that the enemy keeps at most.
+/// The most copies that the adversary keeps.
 const BRANCHES_MAX: usize = 6;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Calls made.
@@ -36,7 +36,7 @@ pub struct Report {
     pub failed: u64,
     /// Lies told.
     pub lies: u64,
-    /// Clients that alarmed, each time.
+    /// The number of alarms of all clients.
     pub alarms: u64,
     /// Copies made of the server.
     pub branches: u64,
@@ -51,7 +51,7 @@ pub fn run(seed: u64, steps: usize) -> Result<Report, String> {
         random: Random::new(seed),
         stage: Stage::set(Duration::ZERO),
         alarmed: BTreeSet::new(),
-        kept: Vec::new(),
+        copies: Vec::new(),
         report: Report::default(),
         written: seed * 1_000_000,
     };
@@ -62,7 +62,7 @@ pub fn run(seed: u64, steps: usize) -> Result<Report, String> {
         }
     }
     chaos.stage.verdict_of_the_oracle()?;
-    chaos.report.lies = chaos.stage.told.count();
+    chaos.report.lies = chaos.stage.lies_told.count();
     chaos.report.branches = chaos.stage.servers.len() as u64 - 1;
     Ok(chaos.report)
 }
@@ -70,10 +70,10 @@ pub fn run(seed: u64, steps: usize) -> Result<Report, String> {
 struct Chaos {
     random: Random,
     stage: Stage,
-    /// Who has seen a wrong order, and has not been told to go on.
+    /// Clients that have raised an alarm which their users have not acknowledged.
     alarmed: BTreeSet<usize>,
     /// States to roll back to.
-    kept: Vec<(TreePosition, Image)>,
+    copies: Vec<(TreePosition, Image)>,
     report: Report,
     written: u64,
 }
@@ -93,16 +93,16 @@ impl Chaos {
             }
             82..86 => {
                 let branch = self.stage.lives[actor];
-                self.kept.push((self.stage.tree.end_of(branch), self.stage.servers[branch].image()));
+                self.copies.push((self.stage.tree.end_of(branch), self.stage.servers[branch].image()));
             }
-            86..90 if self.stage.servers.len() < BRANCHES_MAX && !self.kept.is_empty() => {
-                let (place, image) = self.random.pick(&self.kept).clone();
-                let branch = self.stage.branch(place, Server::start(&image));
+            86..90 if self.stage.servers.len() < BRANCHES_MAX && !self.copies.is_empty() => {
+                let (position, image) = self.random.pick(&self.copies).clone();
+                let branch = self.stage.branch(position, Server::start(&image));
                 self.stage.lead(actor, branch);
             }
             90..95 => {
                 self.stage.unmount(actor);
-                // Its user has looked into it, or has not.
+                // The client's user has acknowledged the alarm, or has not.
                 self.stage.habits[actor].acknowledge = self.random.chance(50);
                 if self.stage.habits[actor].acknowledge {
                     self.alarmed.remove(&actor);
@@ -128,7 +128,7 @@ impl Chaos {
                 None => self.stage.tell_the_truth(who),
             }
             let mount = self.stage.mount(who);
-            // What its user has said counts for one mount.
+            // An acknowledgement counts for one mount.
             self.stage.habits[who].acknowledge = false;
             match mount {
                 Ok(()) => mounted.push((who, call)),
@@ -160,7 +160,7 @@ impl Chaos {
                     self.report.failed += 1;
                     self.failed(who, &refusal)?;
                     if was_alarmed {
-                        // It did not even ask.
+                        // The call did not reach the server.
                         continue;
                     }
                     Outcome::Failed
@@ -213,19 +213,19 @@ impl Chaos {
 
     /// A lie, or a fault that an honest network has too.
     fn lie(&mut self, who: usize) -> Liar {
-        let told: &LieCounter = &self.stage.told;
+        let lies_told: &LieCounter = &self.stage.lies_told;
         let other = DeviceId(*self.random.pick(&ACTORS) as u32);
         let elsewhere = self.random.below(self.stage.servers.len() as u64) as usize;
         let turn = self.random.below(4);
         match self.random.below(10) {
-            0 => forge::blocks(told, forge::is_data, forge::flip),
-            1 => forge::blocks(told, forge::is_metadata, forge::swap),
-            2 => forge::blocks(told, forge::is_data, forge::withhold),
-            3 => about_views(told, move |reply| drop(reply.view.slots.remove(&other))),
-            4 => about_views(told, |reply| reply.view.pending.clear()),
+            0 => forge::blocks(lies_told, forge::is_data, forge::flip),
+            1 => forge::blocks(lies_told, forge::is_metadata, forge::swap),
+            2 => forge::blocks(lies_told, forge::is_data, forge::withhold),
+            3 => about_views(lies_told, move |reply| drop(reply.view.slots.remove(&other))),
+            4 => about_views(lies_told, |reply| reply.view.pending.clear()),
             5 => {
                 let shown = self.stage.view(who, elsewhere).view;
-                about_views(told, move |reply| {
+                about_views(lies_told, move |reply| {
                     if let Some(slot) = shown.slots.get(&other) {
                         reply.view.slots.insert(other, slot.clone());
                     }
@@ -233,17 +233,17 @@ impl Chaos {
             }
             6 => {
                 let shown = self.stage.view(who, elsewhere);
-                about_views(told, move |reply| *reply = shown.clone())
+                about_views(lies_told, move |reply| *reply = shown.clone())
             }
-            7 => denial(told),
+            7 => denial(lies_told),
             _ => losses(turn),
         }
     }
 }
 
-/// Says of what was taken that it was not.
-fn denial(told: &LieCounter) -> Liar {
-    let told = told.clone();
+/// Says of an operation that was accepted that it was not.
+fn denial(lies_told: &LieCounter) -> Liar {
+    let lies_told = lies_told.clone();
     Arc::new(move |request, honest| {
         let denial = match &request {
             Request::Fast { .. } => Response::Refused,
@@ -251,7 +251,7 @@ fn denial(told: &LieCounter) -> Liar {
         };
         Ok(match honest(request) {
             Response::Committed(_) | Response::LeasedCommitted(..) => {
-                told.one();
+                lies_told.one();
                 denial
             }
             other => other,

@@ -1,4 +1,4 @@
-//! What the enemy makes: altered blocks, and structures that a key in its hands has signed.
+//! Forgeries: altered blocks, and structures signed by a key that the adversary has.
 
 use super::scene::{Scene, key_of};
 use super::stage::{LieCounter, Stage};
@@ -12,9 +12,9 @@ use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{HandleVersion, LogHead, Structure, View};
 use std::sync::Arc;
 
-/// Which blocks a lie is about.
+/// The blocks that a lie is about.
 pub type BlockSelector = fn(&StoredBlock) -> bool;
-/// What becomes of one; `None`: the server says that it does not have it.
+/// The change of such a block; `None` means that the server says it does not have it.
 pub type Change = fn(&AddressedBlock) -> Option<StoredBlock>;
 
 /// Data of files.
@@ -27,12 +27,12 @@ pub fn is_metadata(block: &StoredBlock) -> bool {
     block.kind != BlockKind::Chunk
 }
 
-/// Entries of directories, and other maps.
+/// Nodes of directories and other maps.
 pub fn is_directory(block: &StoredBlock) -> bool {
     block.kind == BlockKind::MapLeaf
 }
 
-/// The same block with another body.
+/// The block with another body.
 fn plain(block: &AddressedBlock, change: impl FnOnce(&mut Vec<u8>)) -> Option<StoredBlock> {
     let true_one = block.block.clone();
     let opened = true_one.clone().open_any(&DigestKey::WELL_KNOWN, block.address, BODY_BYTES_MAX).ok()?;
@@ -41,7 +41,7 @@ fn plain(block: &AddressedBlock, change: impl FnOnce(&mut Vec<u8>)) -> Option<St
     Some(StoredBlock { codec: Codec::Plain, body, ..true_one })
 }
 
-/// A bit of it is flipped.
+/// The block with one bit flipped.
 pub fn flip(block: &AddressedBlock) -> Option<StoredBlock> {
     plain(block, |body| {
         if let Some(last) = body.last_mut() {
@@ -50,30 +50,30 @@ pub fn flip(block: &AddressedBlock) -> Option<StoredBlock> {
     })
 }
 
-/// Another one of its kind that is as valid.
+/// Another valid block of the same kind.
 pub fn swap(block: &AddressedBlock) -> Option<StoredBlock> {
     let others = Scene::get().blocks.iter();
     let mut others = others.filter(|other| other.block.kind == block.block.kind);
     others.find(|other| other.address != block.address).map(|other| other.block.clone())
 }
 
-/// The first half of it.
+/// The first half of the block.
 pub fn cut(block: &AddressedBlock) -> Option<StoredBlock> {
     plain(block, |body| body.truncate(body.len() / 2))
 }
 
-/// Something that expands to a gigabyte.
+/// A few bytes that expand to a gigabyte.
 pub fn bomb(block: &AddressedBlock) -> Option<StoredBlock> {
     let body = crate::evil::zstd_of_zeroes(1 << 30);
     Some(StoredBlock { codec: Codec::Zstd, body, ..block.block.clone() })
 }
 
-/// It is not there.
+/// No block.
 pub fn withhold(_block: &AddressedBlock) -> Option<StoredBlock> {
     None
 }
 
-/// A leaf that has fewer entries: an older one if there is, else its beginning.
+/// A leaf with fewer entries: an older one if there is one, else its beginning.
 pub fn omit(block: &AddressedBlock) -> Option<StoredBlock> {
     let shorter = |other: &&AddressedBlock| {
         other.block.kind == block.block.kind
@@ -91,22 +91,22 @@ pub fn double(block: &AddressedBlock) -> Option<StoredBlock> {
     plain(block, |body| body.extend_from_within(body.len() / 2..))
 }
 
-/// Alters blocks on their way to a client, however they are asked for.
-pub fn blocks(told: &LieCounter, which: BlockSelector, change: Change) -> Liar {
-    let told = told.clone();
+/// Alters blocks on their way to a client, in whatever way they are requested.
+pub fn blocks(lies_told: &LieCounter, which: BlockSelector, change: Change) -> Liar {
+    let lies_told = lies_told.clone();
     let alter = move |found: Option<(StoreHeader, AddressedBlock)>| {
         let (header, block) = found?;
         if !which(&block.block) {
             return Some((header, block));
         }
-        told.one();
+        lies_told.one();
         let AddressedBlock { address, .. } = block;
         change(&block).map(|block| (header, AddressedBlock { address, block }))
     };
     Arc::new(move |request, honest| {
         Ok(match honest(request) {
             Response::Blocks(blocks) => Response::Blocks(blocks.into_iter().map(&alter).collect()),
-            // What comes along unasked would hide what is about to be altered.
+            // Blocks that come unasked would hide the block that is to be altered.
             Response::View(mut reply) => {
                 reply.blocks.clear();
                 Response::View(reply)
@@ -115,21 +115,21 @@ pub fn blocks(told: &LieCounter, which: BlockSelector, change: Change) -> Liar {
                 reply.blocks.clear();
                 Response::LeasedView(reply, grant)
             }
-            // The client asks block by block, then.
+            // Then the client asks block by block.
             Response::Tree { .. } => Response::Tree { parcel: None, complete: false },
             other => other,
         })
     })
 }
 
-/// Changes views, and serves a block of one's own making besides.
+/// Changes views, and serves a block of the adversary's own besides.
 pub fn serve(
     stage: &Stage,
     victim: usize,
     block: Option<AddressedBlock>,
     change: impl Fn(&mut ViewReply) + Send + Sync + 'static,
 ) {
-    let views = super::stage::about_views(&stage.told, change);
+    let views = super::stage::about_views(&stage.lies_told, change);
     stage.lie(
         victim,
         Arc::new(move |request, honest| {
@@ -153,7 +153,7 @@ pub fn serve(
     );
 }
 
-/// Exchanges what is pending, and its places in the log.
+/// Exchanges pending operations, and their positions in the log.
 pub fn reorder(view: &mut View) {
     view.pending.reverse();
     let heads: Vec<LogHead> = view.pending.iter().rev().map(|entry| entry.forecast.log).collect();
@@ -162,7 +162,7 @@ pub fn reorder(view: &mut View) {
     }
 }
 
-/// The group that all files of the play belong to.
+/// The group that all files of the scenario belong to.
 pub fn team() -> PrincipalId {
     PrincipalId::Group(Scene::TEAM)
 }
@@ -189,7 +189,7 @@ pub fn members(stage: &Stage) -> Membership {
     Membership::from_block(&block.expect("it is what it says")).expect("it is one")
 }
 
-/// The membership in force, but for a device's key.
+/// The membership in force with another key for a device.
 ///
 /// # Panics
 /// If the server does not have it.
@@ -201,7 +201,7 @@ pub fn membership_with_key(stage: &Stage, who: usize, key: PublicKey) -> (Handle
     (HandleVersion { version, reference: block.reference() }, addressed(&block))
 }
 
-/// A device's last structure with a table of its own that is no table, signed by its own key.
+/// A device's last structure whose table is no table, signed by its own key.
 ///
 /// # Panics
 /// If it holds none.
@@ -213,7 +213,7 @@ pub fn garbage_table(stage: &Stage, who: usize) -> (Signed<Structure>, Option<Ad
     (Signed::new(structure, &key_of(who)), Some(addressed(&block)))
 }
 
-/// A device's last structure with the next version of a table that is not its to write, signed by its own key.
+/// A device's last structure with the next version of a table that it may not write, signed by its own key.
 ///
 /// # Panics
 /// If there is no such table.

@@ -1,5 +1,5 @@
-//! The adversary: real clients (engine and inode API) over real server hosts in one process, with an enemy between them
-//! that holds the server's key, its disk and its clock, and at times a member's key too.
+//! The adversary: real clients (engine and inode API) on real server hosts in one process. Between them is an adversary
+//! that has the server's key, its disk and its clock, and in some rows a member's key too.
 //!
 //! [`verdict`] plays each [`behaviour`] against each call of a victim and gives each pair a named verdict, which is the
 //! table of `docs/proof.md`; [`chaos`] combines them at random, by seed. The [`oracle`] knows everything that any

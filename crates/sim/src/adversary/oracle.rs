@@ -54,7 +54,7 @@ impl Call {
 /// Content.
 pub type Bytes = Arc<Vec<u8>>;
 
-/// What a program saw.
+/// The result that a program saw.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observation {
     /// Bytes.
@@ -71,7 +71,7 @@ pub enum Observation {
     Taken,
 }
 
-/// What came of a call.
+/// Whether a call returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It returned.
@@ -80,14 +80,14 @@ pub enum Outcome {
     Failed,
 }
 
-/// A call, and what came of it.
+/// A call and its outcome.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Whose.
+    /// The client that made the call.
     pub who: usize,
-    /// The call.
+    /// The call itself.
     pub call: Call,
-    /// What the program was answered.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -96,12 +96,12 @@ pub struct Event {
 pub struct Files {
     /// Present ones.
     pub present: BTreeMap<String, (Bytes, u32)>,
-    /// Those of the named state.
+    /// The files of the named state.
     pub past: Arc<BTreeMap<String, (Bytes, u32)>>,
 }
 
 impl Files {
-    /// Makes a call.
+    /// Applies a call.
     pub fn apply(&mut self, call: &Call) -> Observation {
         let seen_bytes = |found: Option<&(Bytes, u32)>| match found {
             Some((bytes, _)) => Observation::Bytes(bytes.clone()),
@@ -139,61 +139,61 @@ impl Files {
     }
 }
 
-/// A place in the tree: after so many rounds of a branch.
+/// A position in the tree: after so many rounds of a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreePosition {
     /// The branch.
     pub branch: usize,
-    /// Rounds of it.
+    /// The number of its rounds.
     pub rounds: usize,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Branch {
     begins: Option<TreePosition>,
-    /// Whether the superuser has declared that it goes on from there.
+    /// Whether the superuser has declared that the file system goes on in this branch.
     is_declared: bool,
     rounds: Vec<Vec<Event>>,
 }
 
-/// The tree of forks, with what everybody was told.
+/// The tree of forks, with what every client was told.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: Files,
     branches: Vec<Branch>,
-    /// Where each client was told something last.
-    told: BTreeMap<usize, TreePosition>,
+    /// The position of what each client was told last.
+    last_told: BTreeMap<usize, TreePosition>,
 }
 
-/// Calls that failed, and whose.
+/// Calls that failed, with their clients.
 type Failed = BTreeSet<(usize, Call)>;
-/// A state that an order so far may have led to, and calls that failed and may still take effect. They can no more once
+/// A state to which an order so far may have led, and failed calls that may still take effect. They can no more once
 /// the same client's next call has returned: a client's calls keep their order.
 type State = (Files, Failed);
 
 impl Tree {
-    /// One branch, on which nothing has happened yet.
+    /// A tree of one branch, on which nothing has happened yet.
     pub fn new(root: Files) -> Tree {
-        Tree { root, branches: vec![Branch::default()], told: BTreeMap::new() }
+        Tree { root, branches: vec![Branch::default()], last_told: BTreeMap::new() }
     }
 
-    /// Where a branch is now.
+    /// The last position of a branch.
     pub fn end_of(&self, branch: usize) -> TreePosition {
         TreePosition { branch, rounds: self.branches[branch].rounds.len() }
     }
 
-    /// The enemy makes a copy of what there was at a place. Returns its branch.
+    /// Copies the state at a position, and returns the new branch.
     pub fn fork(&mut self, from: TreePosition) -> usize {
         self.branches.push(Branch { begins: Some(from), ..Branch::default() });
         self.branches.len() - 1
     }
 
-    /// The superuser declares that the file system goes on from where this branch begins.
+    /// Declares, as the superuser does, that the file system goes on from where this branch begins.
     pub fn declare(&mut self, branch: usize) {
         self.branches[branch].is_declared = true;
     }
 
-    /// Whether the branch, or one that it was copied from, is declared: which one.
+    /// The declared branch among this branch and those that it was copied from.
     fn declared(&self, mut branch: usize) -> Option<usize> {
         while !self.branches[branch].is_declared {
             branch = self.branches[branch].begins?.branch;
@@ -201,7 +201,7 @@ impl Tree {
         Some(branch)
     }
 
-    /// A client says that it goes on in a branch that was declared, and how many operations that it had seen are lost.
+    /// Notes that a client says it goes on in a declared branch, and how many operations that it had seen are lost.
     ///
     /// # Errors
     /// In words: nobody has declared it, or it was told something that is lost and does not say so.
@@ -210,14 +210,14 @@ impl Tree {
             return Err(format!("client {who} takes up a restore on branch {branch}, which is none"));
         };
         let begins = TreePosition { branch: declared, rounds: 0 };
-        let before = self.told.insert(who, begins);
+        let before = self.last_told.insert(who, begins);
         if lost == 0 && before.is_some_and(|before| !self.is_past_of(before, begins)) {
             return Err(format!("client {who} takes a restore up, and does not say what is lost"));
         }
         Ok(())
     }
 
-    /// Overlapping calls on a branch.
+    /// Adds a round of overlapping calls on a branch.
     ///
     /// # Errors
     /// In words: a client was brought over from another branch.
@@ -225,11 +225,11 @@ impl Tree {
         self.branches[branch].rounds.push(events.clone());
         let now = self.end_of(branch);
         let tells = |event: &&Event| {
-            // A named state is what it is, on whichever branch it is read.
+            // A named state is the same on every branch.
             event.outcome != Outcome::Failed && !matches!(event.call, Call::Past(_))
         };
         for event in events.iter().filter(tells) {
-            if let Some(before) = self.told.insert(event.who, now)
+            if let Some(before) = self.last_told.insert(event.who, now)
                 && !self.is_past_of(before, now)
             {
                 return Err(format!(
@@ -254,16 +254,16 @@ impl Tree {
         }
     }
 
-    fn rounds_until(&self, place: TreePosition) -> Vec<&[Event]> {
-        let mut rounds = match self.branches[place.branch].begins {
+    fn rounds_until(&self, position: TreePosition) -> Vec<&[Event]> {
+        let mut rounds = match self.branches[position.branch].begins {
             Some(begins) => self.rounds_until(begins),
             None => Vec::new(),
         };
-        rounds.extend(self.branches[place.branch].rounds[..place.rounds].iter().map(Vec::as_slice));
+        rounds.extend(self.branches[position.branch].rounds[..position.rounds].iter().map(Vec::as_slice));
         rounds
     }
 
-    /// Whether every branch has an order that explains what was seen on it.
+    /// Checks that every branch has an order that explains what was seen on it.
     ///
     /// # Errors
     /// In words: the first round that nothing explains.
@@ -286,7 +286,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The present files of a branch if nothing is uncertain, to tell a program's result beforehand.
+    /// The present files of a branch if none is uncertain, to predict a program's result.
     pub fn present(&self, branch: usize) -> Option<Files> {
         let mut states: Vec<State> = vec![(self.root.clone(), BTreeSet::new())];
         for round in self.rounds_until(self.end_of(branch)) {
@@ -299,7 +299,7 @@ impl Tree {
     }
 }
 
-/// Long contents are told by their lengths.
+/// Long contents are printed as their lengths.
 fn words(round: &[Event]) -> String {
     let short = |event: &Event| {
         let text = match &event.outcome {
@@ -317,7 +317,7 @@ fn words(round: &[Event]) -> String {
     round.iter().map(short).collect::<Vec<_>>().join("; ")
 }
 
-/// All states that some order of the round's calls leads to.
+/// All states to which some order of the round's calls leads.
 fn explain(states: &[State], round: &[Event]) -> Vec<State> {
     let (sure, failed): (Vec<&Event>, Vec<&Event>) =
         round.iter().partition(|event| event.outcome != Outcome::Failed);
@@ -347,15 +347,15 @@ fn search(files: &Files, maybe: &Failed, left: &[&Event], found: &mut Vec<State>
         }
         return;
     }
-    for (place, event) in left.iter().enumerate() {
+    for (position, event) in left.iter().enumerate() {
         let mut after = files.clone();
         if Outcome::Returned(after.apply(&event.call)) == event.outcome {
             let mut rest = left.to_vec();
-            rest.remove(place);
+            rest.remove(position);
             search(&after, maybe, &rest, found);
         }
     }
-    // Something that had failed takes effect first.
+    // A call that failed earlier takes effect first.
     for failed in maybe {
         let (mut after, mut rest) = (files.clone(), maybe.clone());
         after.apply(&failed.1);
@@ -390,8 +390,8 @@ mod tests {
         saw(who, Call::Read("a"), Observation::Bytes(bytes(content)))
     }
 
-    /// Proves: what an honest server may show is accepted, overlapping calls in any order; and what it may not is not:
-    /// something old, something that nobody wrote, a write that vanished.
+    /// Proves: what an honest server may show is accepted, with overlapping calls in any order; what it may not show is
+    /// refused: something old, something that nobody wrote, a write that vanished.
     #[test]
     fn orders_are_found_and_missed() {
         let honest: [Vec<Vec<Event>>; 3] = [
@@ -420,7 +420,7 @@ mod tests {
         }
     }
 
-    /// Proves: what failed may take effect late or never, and not twice.
+    /// Proves: a failed call may take effect late or never, and not twice.
     #[test]
     fn failed_calls_may_take_effect_once() {
         let failed = Event { who: 0, call: Call::Write("a", bytes(b"1")), outcome: Outcome::Failed };
@@ -437,7 +437,8 @@ mod tests {
         }
     }
 
-    /// Proves: to a declared copy a client may be brought if it says so, and not otherwise; never to another, and never back.
+    /// Proves: a client may be brought to a declared copy if it says so, and not otherwise; never to another branch,
+    /// and never back.
     #[test]
     fn declared_copies_are_taken_up() {
         let mut before = tree();
@@ -458,8 +459,8 @@ mod tests {
         assert!(before.check().is_err(), "what was lost is shown");
     }
 
-    /// Proves: sides of a fork may differ, and nobody may be brought from one to the other, but for going on in a copy of
-    /// one's own past.
+    /// Proves: the sides of a fork may differ, and no client may be brought from one to the other, except when it goes
+    /// on in a copy of its own past.
     #[test]
     fn forks_do_not_join() {
         let mut tree = tree();

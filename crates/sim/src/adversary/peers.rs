@@ -1,4 +1,4 @@
-//! Clients that tell each other their latest operations, with a server between them that forks them, or a peer that lies.
+//! Clients that tell each other their latest operations, with a server that forks them, or a peer that lies.
 //!
 //! What convicts is two receipts, so a server that has given the victim none since the fork can only withhold, and is
 //! convicted by the first answer that it gives.
@@ -30,20 +30,20 @@ use std::time::Duration;
 /// How long a victim waits for a server that stalls.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-/// What is done to the two.
+/// What the server or the peer does to the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meeting {
-    /// Nothing.
+    /// Both are honest.
     Honest,
-    /// Nothing; the victim has just not been shown the peer's operation yet.
+    /// Both are honest; the victim has not been shown the peer's operation yet.
     Behind,
     /// The server forks them for ever.
     Fork,
-    /// The same, and cuts the victim off when it asks.
+    /// The server forks them for ever, and does not answer the victim when it asks.
     ForkAndStall,
-    /// The same, and the peer is in league with it: it tells an old operation.
+    /// The server forks them for ever, and the peer helps it by telling an old operation.
     ForkAndOldHead,
-    /// The same; another peer on the other side is honest.
+    /// The peer helps as before, and another peer on the other side is honest.
     ForkAndOneLiar,
     /// The peer tells an old operation.
     OldHead,
@@ -53,11 +53,11 @@ pub enum Meeting {
     FalseReceipt,
     /// The peer tells somebody else's operation.
     AnotherDevice,
-    /// The peer tells an operation in another file system.
+    /// The peer tells an operation of another file system.
     AnotherFileSystem,
     /// The peer says that it has seen a million operations.
     LongerLog,
-    /// The same a hundred times.
+    /// The peer says so a hundred times.
     Flood,
     /// The peer falls silent.
     Silence,
@@ -67,22 +67,22 @@ pub enum Meeting {
 
 use Meeting as M;
 
-/// What comes of it.
+/// The outcome for the victim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Both have seen the same.
     Agrees,
-    /// The peer is not believed; nothing follows for the server.
+    /// The peer is not believed; for the server this has no consequence.
     NotBelieved,
-    /// What the peer says is not there; nothing follows but an operation that asks for it.
+    /// What the peer says is not there; the only consequence is an operation that asks for it.
     Asked,
     /// The server is convicted, by a file that convinces others.
     Convicted,
-    /// The server does not answer, and the victim is not at ease.
+    /// The server does not answer, and the victim reports that it is uncertain.
     Waits,
-    /// The peer is lost: reported, or everything pauses.
+    /// The peer is lost: this is reported, or everything pauses.
     Lost,
-    /// It has gone in order.
+    /// The peer has logged out.
     LoggedOut,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Meeting {
-    /// All, in the order of the table.
+    /// All rows, in the order of the table.
     pub const ALL: [Meeting; 15] = [
         M::Honest,
         M::Behind,
@@ -120,7 +120,7 @@ impl Meeting {
         M::Leaves,
     ];
 
-    /// In words, for the table.
+    /// The row in words, for the table.
     pub fn words(self) -> &'static str {
         match self {
             M::Honest => "all are honest",
@@ -141,7 +141,7 @@ impl Meeting {
         }
     }
 
-    /// What must come of it.
+    /// The outcome that the row must have.
     pub fn expected(self) -> Outcome {
         match self {
             M::Honest | M::Behind | M::OldHead | M::ForkAndOldHead => Outcome::Agrees,
@@ -167,13 +167,13 @@ pub const DOINGS: [(&str, Option<Call>); 4] = [
     ("has made a file", Some(Call::Create("made"))),
 ];
 
-/// How what a peer says is judged: the real way, or one that is careless.
+/// How a peer's claims are judged: as clients do, or carelessly.
 pub type Judge = fn(&Floor, &dyn Members, DeviceId, &DeviceProgress) -> Result<Finding, Offence>;
 
-/// The real way.
+/// As clients do.
 pub const REAL: Judge = judge;
 
-/// Plays one row.
+/// Runs one row.
 ///
 /// # Errors
 /// In words: what must never come of anything.
@@ -195,7 +195,7 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
     }
     if meeting == M::ForkAndStall {
         stage.mount_impatiently(ALICE, STALLED_AFTER);
-        // What it does on its own side of a fork would convict the server at once.
+        // An operation on its own side of the fork would convict the server at once.
         let other = stage.fork(0);
         stage.lead(ALICE, other);
         stage.lie(ALICE, Arc::new(|_, _| Err(RpcError::Deadline { maybe_sent: false })));
@@ -221,7 +221,7 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
     Ok(outcome)
 }
 
-/// What somebody says of itself.
+/// What a client tells of itself.
 fn latest(stage: &mut Stage, who: usize) -> DeviceProgress {
     let engine = stage.honest(who).engine.clone();
     let mut before = 0;
@@ -230,13 +230,13 @@ fn latest(stage: &mut Stage, who: usize) -> DeviceProgress {
         stage.does(DAVE, Call::Stat("target"));
     }
     engine.flush_commits().expect("it is told the truth");
-    // What was looked at is there before the operation that looked is.
+    // What was looked at is committed before the operation that looked.
     let is_new = |floor: &Floor| floor.last() > before && DeviceProgress::of(floor).operation.is_some();
     eventually("it has its receipt", || is_new(&engine.floor()));
     DeviceProgress::of(&engine.floor())
 }
 
-/// What the peer says instead.
+/// What the peer tells instead.
 fn said_falsely(stage: &mut Stage, meeting: Meeting, old: &DeviceProgress, said: &mut DeviceProgress) {
     let operation = said.operation.as_mut().expect("it has one");
     match meeting {
@@ -267,7 +267,7 @@ fn said_falsely(stage: &mut Stage, meeting: Meeting, old: &DeviceProgress, said:
     }
 }
 
-/// Judges what a peer has said, and asks the server for what was not shown, as a mount does.
+/// Judges what a peer has told, and asks the server for what was not shown, as a mount does.
 fn hear(
     stage: &mut Stage,
     who: usize,
@@ -278,11 +278,11 @@ fn hear(
     let engine = stage.mounts[ALICE].as_ref().expect("it is mounted").engine.clone();
     let find = || judge(&engine.floor(), &*engine.membership(), DeviceId(who as u32), said);
     match find()? {
-        // Because of mere words it is asked once in twenty seconds.
+        // For a mere claim the server is asked once in twenty seconds.
         Finding::Unseen(_) if !std::mem::replace(has_asked, true) => {
             let before = engine.floor().last();
             if stage.call(ALICE, Call::Stat("second")).is_ok() {
-                // The receipt of what was just made is what convicts.
+                // The receipt of the operation just made is what convicts.
                 let has_receipt =
                     |floor: &Floor| floor.last() > before && DeviceProgress::of(floor).operation.is_some();
                 eventually("it has its receipt", || has_receipt(&engine.floor()));
@@ -340,7 +340,7 @@ fn outcome(
     }
 }
 
-/// Who is there, by what was heard and when.
+/// The peers that are present, by what was heard and when.
 fn presence(meeting: Meeting) -> Outcome {
     const TIMEOUT_MS: u64 = 30_000;
     let (peer, mut roster) = (DeviceId(BOB as u32), Roster::new(TIMEOUT_MS));
@@ -361,7 +361,7 @@ fn presence(meeting: Meeting) -> Outcome {
     }
 }
 
-/// The table as Markdown, with what is wrong in it.
+/// The table as Markdown, and the rows that are wrong.
 pub fn table() -> (String, Vec<String>) {
     let columns: Vec<&str> = DOINGS.iter().map(|(words, _)| *words).collect();
     let mut text =

@@ -1,4 +1,4 @@
-//! What a server shows unasked to a client at work, falsified.
+//! Views that a server pushes to a working client, falsified.
 
 use super::oracle::Call;
 use super::scene::{ALICE, BOB, DAVE};
@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// How it is falsified.
+/// A way to falsify a pushed view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// Not at all.
+    /// The true view.
     True,
     /// A view of yesterday.
     Yesterday,
-    /// One device's last operation is left out.
+    /// A view without one device's last operation.
     Hidden,
-    /// One device's structure is altered.
+    /// A view with one device's structure altered.
     Altered,
     /// A difference from a view that the client never had.
     OtherBase,
@@ -29,8 +29,13 @@ pub enum Pushed {
     Cut,
 }
 
-/// Once `armed`, shows what has changed each time it is asked for recalls, falsified; counts how often.
-fn pusher(pushed: Pushed, yesterday: ViewReply, armed: Arc<AtomicBool>, shown: Arc<AtomicU64>) -> Liar {
+/// Once `armed`, pushes the falsified view each time the client asks for recalls, and counts how often.
+fn pusher(
+    pushed: Pushed,
+    yesterday: ViewReply,
+    armed: Arc<AtomicBool>,
+    push_falsified: Arc<AtomicU64>,
+) -> Liar {
     Arc::new(move |request, honest| {
         let Request::AwaitRecall { log_size: Some(log_size), .. } = request else {
             return Ok(honest(request));
@@ -45,7 +50,7 @@ fn pusher(pushed: Pushed, yesterday: ViewReply, armed: Arc<AtomicBool>, shown: A
         if reply.view.log.size <= log_size || !reply.view.pending.is_empty() {
             return Ok(Response::Recalled(None));
         }
-        shown.fetch_add(1, SeqCst);
+        push_falsified.fetch_add(1, SeqCst);
         let bob = DeviceId(BOB as u32);
         match pushed {
             Pushed::True | Pushed::OtherBase | Pushed::Cut => {}
@@ -60,7 +65,7 @@ fn pusher(pushed: Pushed, yesterday: ViewReply, armed: Arc<AtomicBool>, shown: A
         let mut difference = Difference::of(&reply, since, |_| false);
         if pushed == Pushed::Cut {
             let mut bytes = holdfast_crypto::encode(&difference);
-            // Behind the two sizes: how many bytes follow.
+            // Behind the two sizes is the number of bytes that follow.
             let length = (bytes.len() - 20 - 3) as u32;
             bytes.truncate(bytes.len() - 3);
             bytes[16..20].copy_from_slice(&length.to_le_bytes());
@@ -70,17 +75,17 @@ fn pusher(pushed: Pushed, yesterday: ViewReply, armed: Arc<AtomicBool>, shown: A
     })
 }
 
-/// What became of a client at work that was shown such: the alarm that froze it, if one did.
+/// Pushes such views to a working client; returns the alarm that froze it, if one did.
 ///
 /// # Panics
 /// If a result is wrong, or nothing was shown.
-pub fn shown(pushed: Pushed) -> Option<String> {
+pub fn push_falsified(pushed: Pushed) -> Option<String> {
     let mut stage = Stage::set(Duration::from_secs(45));
     stage.habits[ALICE] = Habits { leases: true, ..Habits::default() };
-    let (armed, told) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-    stage.lie(ALICE, pusher(pushed, stage.scene.shown_yesterday.clone(), armed.clone(), told.clone()));
+    let (armed, lies_told) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    stage.lie(ALICE, pusher(pushed, stage.scene.shown_yesterday.clone(), armed.clone(), lies_told.clone()));
     stage.mount(ALICE).expect("she is told the truth");
-    // What she holds is what she asks for recalls of.
+    // She holds leases, so that she asks for recalls.
     stage.does(ALICE, Call::Stat("target"));
     stage.does(ALICE, Call::Write("target", super::scene::content(200)));
     armed.store(true, SeqCst);
@@ -95,21 +100,22 @@ pub fn shown(pushed: Pushed) -> Option<String> {
         Pushed::True => eventually("she goes on from what she is shown", || accepted() > before),
         Pushed::OtherBase | Pushed::Cut => {
             for _ in 0..3 {
-                let before = told.load(SeqCst);
+                let before = lies_told.load(SeqCst);
                 stage.does(BOB, Call::Stat("second"));
-                eventually("she is shown that, too", || told.load(SeqCst) > before);
+                eventually("she is shown that, too", || lies_told.load(SeqCst) > before);
             }
         }
         _ => {
-            // What comes while an operation of hers is on its way is passed over, and so is what follows until her next one.
+            // What arrives while an operation of hers is on its way is passed over, and so is what follows until her
+            // next one.
             for seed in 201..260 {
                 if frozen().is_some() {
                     break;
                 }
-                let before = told.load(SeqCst);
+                let before = lies_told.load(SeqCst);
                 let _ = stage.call(ALICE, Call::Write("target", super::scene::content(seed)));
                 stage.does(BOB, Call::Stat("second"));
-                eventually("she is shown that", || told.load(SeqCst) > before || frozen().is_some());
+                eventually("she is shown that", || lies_told.load(SeqCst) > before || frozen().is_some());
             }
             eventually("she is alarmed", || frozen().is_some());
         }
@@ -118,6 +124,6 @@ pub fn shown(pushed: Pushed) -> Option<String> {
         stage.does(ALICE, Call::Write("target", super::scene::content(300)));
         stage.verdict_of_the_oracle().expect("true results");
     }
-    assert!(told.load(SeqCst) > 0, "nothing was shown");
+    assert!(lies_told.load(SeqCst) > 0, "nothing was shown");
     frozen()
 }

@@ -1,5 +1,5 @@
-//! Servers that are put back to an older state: with the superuser's declaration, without it, or with one that is not for
-//! what is shown.
+//! Servers that are put back to an older state: with the superuser's declaration, without it, or with one that is not
+//! for what is shown.
 //!
 //! An honest one costs what was lost, and says so to everybody; whoever remembers more is stopped, told, and goes on when
 //! it is started again. Anything else is a roll-back.
@@ -25,20 +25,20 @@ use holdfast_protocol::signer::{Effect, Signer, Tables};
 use holdfast_protocol::structure::{HandleVersion, View};
 use holdfast_testing::PATIENCE;
 
-/// Where yesterday ended.
+/// The position at which yesterday ended.
 const YESTERDAY: TreePosition = TreePosition { branch: 0, rounds: 0 };
 
-/// Puts yesterday's disk back, and has the superuser say so. The branch that begins.
+/// Puts yesterday's disk back, and has the superuser declare it. Returns the branch that begins.
 pub(super) fn yesterday(stage: &mut Stage) -> usize {
     declare(stage, &stage.scene.yesterday.clone(), YESTERDAY)
 }
 
-/// Puts `image` back, which is of `place`, and has the superuser say so. The branch that begins.
+/// Puts `image`, which is of `position`, back, and has the superuser declare it. Returns the branch that begins.
 ///
 /// # Panics
 /// If an honest restore is refused.
-pub(super) fn declare(stage: &mut Stage, image: &Image, place: TreePosition) -> usize {
-    stage.lead(ROOT, place.branch);
+pub(super) fn declare(stage: &mut Stage, image: &Image, position: TreePosition) -> usize {
+    stage.lead(ROOT, position.branch);
     let engine = stage.machines[ROOT].start(&Habits::default()).expect("the superuser is told the truth");
     let before = engine.floor();
     engine.stop();
@@ -62,7 +62,7 @@ pub(super) fn declare(stage: &mut Stage, image: &Image, place: TreePosition) -> 
     let signed = Signed::new(declaration, &key);
     restores.push(signed.value.with(signed.signature));
 
-    // The superuser's device is the first to take it up.
+    // The superuser's device is the first to accept it.
     let left = remaining_log(&before, &restores).expect("it was just declared").expect("it is new");
     let mut reply = look_from(&link, left.head().size).expect("it shows its state");
     reply.view = settled(&reply.view);
@@ -82,13 +82,13 @@ pub(super) fn declare(stage: &mut Stage, image: &Image, place: TreePosition) -> 
     let answer = link.call(Request::DeclareRestore { certificate, structure, blocks }, PATIENCE);
     assert!(matches!(answer, Ok(Response::Committed(_))), "{answer:?}");
 
-    let branch = stage.branch(place, server);
+    let branch = stage.branch(position, server);
     stage.tree.declare(branch);
     stage.truth = branch;
     branch
 }
 
-/// The membership that a view names, from whoever shows it.
+/// The membership that a view names, from the server that shows it.
 fn members_of(link: &Link, view: &View) -> Membership {
     let (_, handle) = view.handle(PrincipalId::Members).expect("there is one");
     let answer = link.call(Request::Retrieve(vec![handle.reference.address]), PATIENCE);
@@ -98,7 +98,7 @@ fn members_of(link: &Link, view: &View) -> Membership {
     Membership::from_block(&block.expect("it is what it says")).expect("it is one")
 }
 
-/// Everybody but the victim goes over, and works there.
+/// Every client but the victim accepts the restore, and works there.
 fn go_over(stage: &mut Stage, branch: usize) {
     for who in [BOB, DAVE] {
         stage.unmount(who);
@@ -108,19 +108,19 @@ fn go_over(stage: &mut Stage, branch: usize) {
     stage.does(DAVE, Call::Stat("second"));
 }
 
-/// Honest: the superuser says so to everybody.
+/// Honest: the declaration is shown to every client.
 pub(super) fn declared(stage: &mut Stage, victim: usize) {
     let branch = yesterday(stage);
     go_over(stage, branch);
     stage.lead(victim, branch);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
 /// The victim is kept in the state that was lost.
 pub(super) fn hidden(stage: &mut Stage, _victim: usize) {
     let branch = yesterday(stage);
     go_over(stage, branch);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
 /// The victim is shown yesterday, and not the declaration.
@@ -130,10 +130,10 @@ pub(super) fn withheld(stage: &mut Stage, victim: usize) {
     let undeclared = Server::start(&stage.scene.yesterday);
     let undeclared = stage.branch(YESTERDAY, undeclared);
     stage.lead(victim, undeclared);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
-/// The victim takes the restore up, if it has a memory at all.
+/// The victim accepts the restore, if it has any memory.
 fn victim_goes_over(stage: &mut Stage, victim: usize, branch: usize) {
     if stage.mounts[victim].is_some() {
         stage.unmount(victim);
@@ -144,24 +144,24 @@ fn victim_goes_over(stage: &mut Stage, victim: usize, branch: usize) {
     }
 }
 
-/// The victim has taken the restore up, and is shown the state that was lost.
+/// The victim has accepted the restore, and is shown the state that was lost.
 pub(super) fn undone(stage: &mut Stage, victim: usize) {
     let branch = yesterday(stage);
     go_over(stage, branch);
     victim_goes_over(stage, victim, branch);
     stage.lead(victim, 0);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
-/// The victim has taken the restore up; then the server goes back again, under the declaration of the first time.
+/// The victim has accepted the restore; then the server goes back again, under the first declaration.
 pub(super) fn replayed(stage: &mut Stage, victim: usize) {
     let branch = yesterday(stage);
-    let (place, image) = (stage.tree.end_of(branch), stage.servers[branch].image());
+    let (position, image) = (stage.tree.end_of(branch), stage.servers[branch].image());
     go_over(stage, branch);
     victim_goes_over(stage, victim, branch);
-    let again = stage.branch(place, Server::start(&image));
+    let again = stage.branch(position, Server::start(&image));
     stage.lead(victim, again);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
 /// Under the declaration, something of what was lost is shown as if it were left.
@@ -172,7 +172,7 @@ pub(super) fn other_state(stage: &mut Stage, victim: usize) {
     stage.unmount(DAVE);
     stage.does(DAVE, Call::Stat("second"));
     stage.lead(victim, branch);
-    let views = about_views(&stage.told.clone(), move |reply| {
+    let views = about_views(&stage.lies_told.clone(), move |reply| {
         reply.view.slots.insert(DeviceId(BOB as u32), lost.clone());
     });
     stage.lie(victim, views);
@@ -188,17 +188,17 @@ pub(super) fn of_a_fork(stage: &mut Stage, victim: usize) {
     if stage.mounts[victim].is_some() {
         stage.does(victim, Call::Stat("second"));
     }
-    let (place, image) = (stage.tree.end_of(other), stage.servers[other].image());
-    let branch = declare(stage, &image, place);
+    let (position, image) = (stage.tree.end_of(other), stage.servers[other].image());
+    let branch = declare(stage, &image, position);
     for who in [BOB, DAVE] {
         stage.unmount(who);
         stage.lead(who, branch);
     }
     stage.lead(victim, branch);
-    stage.told.one();
+    stage.lies_told.one();
 }
 
-/// A member in league with the server shows a restore that another superuser has declared of another file system.
+/// A member who helps the server shows a restore that another superuser has declared of another file system.
 pub(super) fn of_another(stage: &mut Stage, victim: usize) {
     let foreign = Scene::foreign();
     let shown = stage.view(ALICE, 0).view;
@@ -220,7 +220,7 @@ pub(super) fn of_another(stage: &mut Stage, victim: usize) {
     show_membership(stage, victim, BOB, &members);
 }
 
-/// Shows the victim a membership in the last structure of a member who is in league with the server.
+/// Shows the victim a membership in the last structure of a member who helps the server.
 pub(super) fn show_membership(stage: &Stage, victim: usize, who: usize, members: &Membership) {
     let block = members.to_block(&DigestKey::WELL_KNOWN).expect("within the limits");
     let mut structure = stage.slot(who, 0).value;
@@ -235,8 +235,8 @@ pub(super) fn show_membership(stage: &Stage, victim: usize, who: usize, members:
     });
 }
 
-/// A client that has forgotten everything by the time it is lied to: a machine that was never there, in the victim's place.
-/// What is found about it is what the rows are about to find.
+/// A client that has forgotten everything by the time it is lied to: a machine that was never there, in the victim's
+/// place. The oracle finds what the rows would find.
 pub fn forget(stage: &mut Stage, victim: usize, stand_in: usize) {
     stage.unmount(victim);
     let key = stage.scene.key(stand_in);
@@ -246,7 +246,7 @@ pub fn forget(stage: &mut Stage, victim: usize, stand_in: usize) {
 }
 
 impl Row<'_> {
-    /// It says what is lost, keeps what it had seen of it, and goes on with the others.
+    /// The client says what is lost, keeps what it had seen of it, and goes on with the others.
     pub(super) fn went_over(&mut self, when: When) -> Result<Verdict, String> {
         let victim = self.victim;
         let mount = self.stage.mounts[victim].as_ref().ok_or("it is not mounted")?;
@@ -261,25 +261,26 @@ impl Row<'_> {
             (DAVE, Call::Read("mine")),
             (victim, Call::Read("target")),
         ] {
-            // Who is not in the team reads, too.
+            // A user who is not in the team reads, too.
             self.stage.call(who, call).map_err(|refusal| format!("it does not go on: {refusal:?}"))?;
         }
         Ok(Verdict::Restored(when))
     }
 
-    /// Whoever was alarmed at the older state stays so until the restore is shown as declared; then it goes over.
+    /// A client that raised an alarm at the older state stays frozen until the restore is shown as declared; then it
+    /// accepts it.
     pub(super) fn check_that_it_goes_over(&mut self) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
         self.stage.lead(victim, self.stage.truth);
         match self.stage.call(victim, Call::Stat("second")) {
             Err(Refusal::Call(FsError::Frozen(_))) => self.stage.unmount(victim),
-            // One that did not get so far as to be mounted.
+            // The client was refused before it had a mount.
             Ok(_) if self.stage.restored.contains(&victim) => {}
             other => return Err(format!("the alarm is forgotten: {other:?}")),
         }
         match self.stage.call(victim, Call::List) {
-            // Who had never been there has lost nothing.
+            // A client that had never been there has lost nothing.
             Ok(_) if self.stage.scene.machines[victim].is_empty() => Ok(()),
             Ok(_) => self.went_over(When::Meeting).map(drop),
             Err(refusal) => Err(format!("the declaration is refused: {refusal:?}")),

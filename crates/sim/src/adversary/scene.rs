@@ -1,4 +1,4 @@
-//! The scene that every run begins with: a team with a day's work behind it, made once by an honest server and real
+//! The state with which every run begins: a team with a day's work behind it, made once by an honest server and real
 //! clients, and copied from there.
 
 use super::calls::PAST;
@@ -17,21 +17,21 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// Who takes part, by the number of their device.
+/// The participants, by the numbers of their devices.
 pub const NAMES: [&str; 5] = ["root", "alice", "bob", "carol", "dave"];
 /// The superuser.
 pub const ROOT: usize = 0;
 /// The victim.
 pub const ALICE: usize = 1;
-/// Another member of the team, who at times is in league with the enemy.
+/// Another member of the team, who in some rows helps the adversary.
 pub const BOB: usize = 2;
-/// A member of the team whose machine has never mounted it.
+/// A member of the team whose machine has never mounted the file system.
 pub const CAROL: usize = 3;
 /// A user who is not in the team.
 pub const DAVE: usize = 4;
-/// Files beside those with a part in the play, so that the directory has a tree of its own.
+/// Files beside those that runs use, so that the directory has a tree of its own.
 const EXTRAS: usize = 200;
-/// Large enough not to lie in the inode.
+/// Too large for an inode.
 const CONTENT_BYTES: usize = 20_000;
 
 /// Bytes that cannot be compressed.
@@ -45,11 +45,11 @@ pub fn content(seed: u64) -> Bytes {
 pub struct Scene {
     /// The superuser.
     pub superuser: PublicKey,
-    /// What the server's disk held yesterday, and holds today.
+    /// What the server's disk held yesterday.
     pub yesterday: Image,
-    /// Today.
+    /// What the server's disk holds today.
     pub today: Image,
-    /// What the server showed yesterday.
+    /// The view that the server showed yesterday.
     pub shown_yesterday: ViewReply,
     /// What each machine's disk holds today.
     pub machines: Vec<Image>,
@@ -57,7 +57,7 @@ pub struct Scene {
     pub blocks: Vec<AddressedBlock>,
     /// The first list of server keys, which another has replaced since.
     pub first_keys: Signed<ServerKeys>,
-    /// What happened, with the place of yesterday's end.
+    /// What happened, with the position at which yesterday ended.
     pub tree: Tree,
 }
 
@@ -74,13 +74,13 @@ impl Scene {
     /// The team.
     pub const TEAM: GroupId = GroupId(1);
 
-    /// The one of all runs.
+    /// The scene that all runs share.
     pub fn get() -> &'static Scene {
         static SCENE: OnceLock<Scene> = OnceLock::new();
         SCENE.get_or_init(|| Scene::make(90).expect("an honest server serves honest clients"))
     }
 
-    /// Another file system of the same people with the same keys, but for the superuser's.
+    /// Another file system of the same people with the same keys, except for the superuser's.
     pub fn foreign() -> &'static Scene {
         static SCENE: OnceLock<Scene> = OnceLock::new();
         SCENE.get_or_init(|| Scene::make(91).expect("an honest server serves honest clients"))
@@ -215,12 +215,12 @@ fn found(machines: &[Machine], superuser: &SigningKey) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a client that only looks is shown.
+/// The view that a client is shown that only looks.
 pub fn look(link: &Link) -> Result<ViewReply, FsError> {
     look_from(link, 0)
 }
 
-/// The same, with a proof that its log extends the first `log_size` operations.
+/// That view, with a proof that its log extends the first `log_size` operations.
 pub fn look_from(link: &Link, log_size: u64) -> Result<ViewReply, FsError> {
     match link.call(Request::Look { log_size }, PATIENCE) {
         Ok(Response::View(reply)) => Ok(*reply),

@@ -1,4 +1,4 @@
-//! A run: the scene, copied; who lives on which branch; and what everybody was told.
+//! A run: a copy of the scene, the branch of each client, and what each was told.
 
 use super::oracle::{Call, Event, Observation, Outcome, Tree, TreePosition};
 use super::scene::{ALICE, CAROL, NAMES, ROOT, Scene, look};
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How many lies were told.
+/// A counter of lies.
 #[derive(Clone, Default)]
 pub struct LieCounter(Arc<AtomicU64>);
 
 impl LieCounter {
-    /// One more.
+    /// Counts a lie.
     pub fn one(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// So far.
+    /// The number of lies so far.
     pub fn count(&self) -> u64 {
         self.0.load(SeqCst)
     }
@@ -38,36 +38,36 @@ impl LieCounter {
 
 /// A run.
 pub struct Stage {
-    /// What it began with.
+    /// The state with which it began.
     pub scene: &'static Scene,
     /// Copies of the server, by the oracle's branch.
     pub servers: Vec<Arc<Server>>,
     /// Machines by device.
     pub machines: Vec<Machine>,
-    /// What is mounted.
+    /// The mounts, by device.
     pub mounts: Vec<Option<Mount>>,
-    /// How they mount.
+    /// The options with which they mount.
     pub habits: Vec<Habits>,
-    /// On which branch each lives.
+    /// The branch that each client talks to.
     pub lives: Vec<usize>,
-    /// What everybody was told.
+    /// What every client was told.
     pub tree: Tree,
     /// What every device has accepted of the order.
     ledger: Ledger,
-    /// What was shown to contradict what is possible, in words.
+    /// Contradictions that were found, in words.
     pub contradictions: Vec<String>,
-    /// Lies told.
-    pub told: LieCounter,
-    /// Who vouches for heads, if anybody.
+    /// The number of lies told.
+    pub lies_told: LieCounter,
+    /// The witness, if there is one.
     pub witness: Option<Witness>,
-    /// The branch that everybody is led to when the enemy gives up.
+    /// The branch to which every client is led when the adversary gives up.
     pub truth: usize,
-    /// Who has taken a declared restore up.
+    /// The clients that have accepted a declared restore.
     pub restored: BTreeSet<usize>,
 }
 
 impl Stage {
-    /// Today's copy of everything, with leases of this term, or zero without any; nothing is mounted.
+    /// A copy of today's state, with leases of this term, or none if it is zero; nothing is mounted.
     pub fn set(lease_term: Duration) -> Stage {
         let scene = Scene::get();
         let server = Server::start_with_leases(&scene.today, lease_term);
@@ -89,19 +89,19 @@ impl Stage {
             tree: scene.tree.clone(),
             ledger: Ledger::default(),
             contradictions: Vec::new(),
-            told: LieCounter::default(),
+            lies_told: LieCounter::default(),
             witness: None,
             truth: 0,
             restored: BTreeSet::new(),
         }
     }
 
-    /// The honest server, or what became of it.
+    /// The honest server, or its successor.
     pub fn server(&self) -> Arc<Server> {
         self.servers[0].clone()
     }
 
-    /// Mounts; what is mounted stays.
+    /// Mounts, unless there is a mount.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -112,7 +112,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Mounts anew, to wait only so long for an answer from then on.
+    /// Mounts anew, with this time-out.
     pub fn mount_impatiently(&mut self, who: usize, patience: Duration) {
         self.unmount(who);
         self.habits[who].patience = Some(patience);
@@ -125,7 +125,7 @@ impl Stage {
         self.mounts[who] = None;
     }
 
-    /// A mount of somebody whom nobody lies to.
+    /// Mounts for a client to whom nobody lies.
     ///
     /// # Panics
     /// If it is refused.
@@ -134,7 +134,7 @@ impl Stage {
         self.mounts[who].as_ref().expect("it was just mounted")
     }
 
-    /// A call of one client, with nothing beside it; the oracle hears what came of it.
+    /// A call of one client, with no overlapping one; the oracle is told the outcome.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -150,7 +150,7 @@ impl Stage {
         result
     }
 
-    /// Tells the oracle if a client says that it has taken a restore up.
+    /// Tells the oracle if a client says that it has accepted a restore.
     fn notice_restore(&mut self, who: usize) {
         let said = self.mounts[who].as_ref().and_then(|mount| mount.engine.restored());
         if let Some(report) = said
@@ -163,7 +163,7 @@ impl Stage {
         }
     }
 
-    /// Tells the ledger of what a device has signed and accepted since.
+    /// Tells the ledger what a device has signed and accepted since.
     pub fn observe(&mut self, who: usize) {
         let device = DeviceId(who as u32);
         for structure in self.machines[who].link.take_signed() {
@@ -176,7 +176,7 @@ impl Stage {
         }
     }
 
-    /// A call of somebody whom nobody lies to.
+    /// A call of a client to whom nobody lies.
     ///
     /// # Panics
     /// If it is refused.
@@ -188,7 +188,7 @@ impl Stage {
         seen
     }
 
-    /// Waits for the second half of operations; an answer comes with the first.
+    /// Waits for the COMMITs of operations, as a call returns before them.
     fn settle(&self, who: usize) {
         let device = DeviceId(who as u32);
         let end = Instant::now() + PATIENCE;
@@ -206,13 +206,13 @@ impl Stage {
         }
     }
 
-    /// Another copy of a server, as a new branch.
+    /// Copies a server, as a new branch.
     pub fn fork(&mut self, branch: usize) -> usize {
         let server = self.servers[branch].fork();
         self.branch(self.tree.end_of(branch), server)
     }
 
-    /// A server that goes on from a place, as a new branch.
+    /// Starts a server from a position, as a new branch.
     pub fn branch(&mut self, from: TreePosition, server: Arc<Server>) -> usize {
         self.servers.push(server);
         self.tree.fork(from)
@@ -229,14 +229,14 @@ impl Stage {
         self.machines[who].link.lie(Some(liar));
     }
 
-    /// Tells a client the truth.
+    /// Has the truth told to a client.
     pub fn tell_the_truth(&self, who: usize) {
         self.machines[who].link.lie(None);
         self.machines[who].link.greet_falsely(None);
         self.machines[who].link.set_down(false);
     }
 
-    /// What is true on a branch, as somebody there would be shown it.
+    /// The true view of a branch, as a client there would be shown it.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -245,17 +245,17 @@ impl Stage {
         look(&link).expect("a member may look")
     }
 
-    /// Somebody's last structure on a branch.
+    /// A device's last structure on a branch.
     pub fn slot(&self, who: usize, branch: usize) -> Signed<Structure> {
         self.view(ALICE, branch).view.slots[&DeviceId(who as u32)].clone()
     }
 
-    /// Has somebody make a file that stays half made: ordered, not committed.
+    /// Has a client make a file whose operation stays pending: ordered, and not committed.
     pub fn leave_pending(&mut self, who: usize, beside: usize, in_team: bool) {
         self.honest(who);
-        // Somebody else gets ahead of it, so that it cannot be made in one step.
+        // Another client gets ahead of it, so that it cannot be made in one step.
         self.does(beside, Call::Stat("second"));
-        // The second half of a look that is still under way gets through.
+        // The COMMIT of a look that is still under way gets through.
         let declared = AtomicBool::new(false);
         self.lie(
             who,
@@ -294,7 +294,7 @@ impl Stage {
         }
     }
 
-    /// The superuser takes a member's device away.
+    /// Removes a member's device, as the superuser.
     pub fn remove(&mut self, who: usize) {
         let engine = self.machines[ROOT].start(&Habits::default()).expect("the superuser is told the truth");
         let admin = Admin::new(&engine).expect("it is the superuser");
@@ -311,15 +311,15 @@ impl Stage {
     }
 }
 
-/// Lies about what a view shows; `change` is told of each before the client is.
-pub fn about_views(told: &LieCounter, change: impl Fn(&mut ViewReply) + Send + Sync + 'static) -> Liar {
-    let told = told.clone();
+/// Lies about views; `change` gets each view before the client does.
+pub fn about_views(lies_told: &LieCounter, change: impl Fn(&mut ViewReply) + Send + Sync + 'static) -> Liar {
+    let lies_told = lies_told.clone();
     Arc::new(move |request, honest| {
         let falsify = |mut reply: Box<ViewReply>| {
             let true_one = reply.clone();
             change(&mut reply);
             if reply != true_one {
-                told.one();
+                lies_told.one();
             }
             reply
         };
@@ -332,12 +332,15 @@ pub fn about_views(told: &LieCounter, change: impl Fn(&mut ViewReply) + Send + S
 }
 
 /// Lies about the leases that come with an operation.
-pub fn about_grants(told: &LieCounter, change: impl Fn(&mut LeaseGrant) + Send + Sync + 'static) -> Liar {
-    let told = told.clone();
+pub fn about_grants(
+    lies_told: &LieCounter,
+    change: impl Fn(&mut LeaseGrant) + Send + Sync + 'static,
+) -> Liar {
+    let lies_told = lies_told.clone();
     Arc::new(move |request, honest| {
         let falsify = |mut grant: LeaseGrant| {
             change(&mut grant);
-            told.one();
+            lies_told.one();
             grant
         };
         Ok(match honest(request) {

@@ -1,4 +1,5 @@
-//! A row of the table: one behaviour, one call of the victim, and what came of it; and whether that may be.
+//! A row of the table: one behaviour, one call of the victim, and the outcome; and whether that is the required
+//! verdict.
 
 use super::behaviour::{Behaviour, Kind};
 use super::oracle::{Call, Event, Outcome};
@@ -16,9 +17,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// What the victim does.
+/// A call of the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Doing {
+pub enum VictimCall {
     /// Reads a file whose data it has.
     ReadKnown,
     /// Reads a file whose data it does not have.
@@ -49,100 +50,100 @@ pub enum Doing {
     Past,
 }
 
-impl Doing {
-    /// All, in the order of the table.
-    pub const ALL: [Doing; 14] = [
-        Doing::ReadKnown,
-        Doing::Read,
-        Doing::Stat,
-        Doing::List,
-        Doing::Write,
-        Doing::Create,
-        Doing::Rename,
-        Doing::Unlink,
-        Doing::Chmod,
-        Doing::Chown,
-        Doing::Lock,
-        Doing::FirstMount,
-        Doing::Restart,
-        Doing::Past,
+impl VictimCall {
+    /// All calls, in the order of the table.
+    pub const ALL: [VictimCall; 14] = [
+        VictimCall::ReadKnown,
+        VictimCall::Read,
+        VictimCall::Stat,
+        VictimCall::List,
+        VictimCall::Write,
+        VictimCall::Create,
+        VictimCall::Rename,
+        VictimCall::Unlink,
+        VictimCall::Chmod,
+        VictimCall::Chown,
+        VictimCall::Lock,
+        VictimCall::FirstMount,
+        VictimCall::Restart,
+        VictimCall::Past,
     ];
 
-    /// In words, for the table.
+    /// The call in words, for the table.
     pub fn words(self) -> &'static str {
         match self {
-            Doing::ReadKnown => "read again",
-            Doing::Read => "read",
-            Doing::Stat => "stat",
-            Doing::List => "list",
-            Doing::Write => "write, fsync",
-            Doing::Create => "create",
-            Doing::Rename => "rename",
-            Doing::Unlink => "unlink",
-            Doing::Chmod => "chmod",
-            Doing::Chown => "chgrp",
-            Doing::Lock => "lock",
-            Doing::FirstMount => "first mount",
-            Doing::Restart => "restart",
-            Doing::Past => "past read",
+            VictimCall::ReadKnown => "read again",
+            VictimCall::Read => "read",
+            VictimCall::Stat => "stat",
+            VictimCall::List => "list",
+            VictimCall::Write => "write, fsync",
+            VictimCall::Create => "create",
+            VictimCall::Rename => "rename",
+            VictimCall::Unlink => "unlink",
+            VictimCall::Chmod => "chmod",
+            VictimCall::Chown => "chgrp",
+            VictimCall::Lock => "lock",
+            VictimCall::FirstMount => "first mount",
+            VictimCall::Restart => "restart",
+            VictimCall::Past => "past read",
         }
     }
 
-    /// Who does it.
+    /// The client that makes the call.
     fn victim(self) -> usize {
-        if self == Doing::FirstMount { CAROL } else { ALICE }
+        if self == VictimCall::FirstMount { CAROL } else { ALICE }
     }
 
-    /// The call that is made.
+    /// The call as the oracle knows it.
     fn call(self) -> Call {
         match self {
-            Doing::ReadKnown => Call::Read("second"),
-            Doing::Read => Call::Read("target"),
-            Doing::Stat => Call::Stat("target"),
-            Doing::List | Doing::FirstMount | Doing::Restart => Call::List,
-            Doing::Write => Call::Write("mine", content(300)),
-            Doing::Create => Call::Create("made"),
-            Doing::Rename => Call::Rename("from", "to"),
-            Doing::Unlink => Call::Unlink("gone"),
-            Doing::Chmod => Call::Chmod("mode", 0o600),
-            Doing::Chown => Call::Chown("owner"),
-            Doing::Lock => Call::Lock("second"),
-            Doing::Past => Call::Past("target"),
+            VictimCall::ReadKnown => Call::Read("second"),
+            VictimCall::Read => Call::Read("target"),
+            VictimCall::Stat => Call::Stat("target"),
+            VictimCall::List | VictimCall::FirstMount | VictimCall::Restart => Call::List,
+            VictimCall::Write => Call::Write("mine", content(300)),
+            VictimCall::Create => Call::Create("made"),
+            VictimCall::Rename => Call::Rename("from", "to"),
+            VictimCall::Unlink => Call::Unlink("gone"),
+            VictimCall::Chmod => Call::Chmod("mode", 0o600),
+            VictimCall::Chown => Call::Chown("owner"),
+            VictimCall::Lock => Call::Lock("second"),
+            VictimCall::Past => Call::Past("target"),
         }
     }
 }
 
-/// When the victim was told.
+/// When the victim learned of the lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// By the call itself.
     AtOnce,
     /// By the next calls.
     Next,
-    /// When it sees what is true elsewhere.
+    /// When it sees the true state elsewhere.
     Meeting,
 }
 
-/// What a run of one attack showed.
+/// The outcome of one attack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// True answers, although it was lied to where it could be.
+    /// True answers, although the victim was lied to where that was possible.
     Accepted,
     /// True answers; nothing was asked that the behaviour is about.
     Untouched,
-    /// That file only, with evidence.
+    /// Only that file is refused, with evidence.
     File(When),
-    /// Everything stopped, with this alarm, and evidence.
+    /// The client stopped with this alarm, and evidence.
     Alarm(String, When),
-    /// No answer, and a true one when there was one again.
+    /// No answer, and a true one as soon as there was one.
     Unanswered,
-    /// It is not mounted, for this reason; nothing was asked.
+    /// The file system was not mounted, for this reason; nothing was asked.
     NotMounted(String),
-    /// Something older than the present, within the bound; refused, or true, after it.
+    /// Something older than the present, within the bound; after it a refusal, or the truth.
     Late,
-    /// No alarm: the server was put back. It goes on, and says what is lost.
+    /// No alarm, as the server was put back: the client goes on, and says what is lost.
     Restored(When),
-    /// Nothing, as no witness vouches for it.
+    /// Nothing, as no witness signs for it.
     Outdated,
 }
 
@@ -156,9 +157,9 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Accepted => f.write_str("accepted"),
             Verdict::Untouched => f.write_str("true"),
-            Verdict::File(told) => write!(f, "{}file", when(told)),
-            Verdict::Alarm(name, told) => write!(f, "{}{name}", when(told)),
-            Verdict::Restored(told) => write!(f, "{}restored", when(told)),
+            Verdict::File(noticed) => write!(f, "{}file", when(noticed)),
+            Verdict::Alarm(name, noticed) => write!(f, "{}{name}", when(noticed)),
+            Verdict::Restored(noticed) => write!(f, "{}restored", when(noticed)),
             Verdict::Unanswered => f.write_str("unanswered"),
             Verdict::NotMounted(why) => write!(f, "refused: {why}"),
             Verdict::Late => f.write_str("late"),
@@ -168,23 +169,23 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Whether it is what must come of a behaviour.
-    pub fn is_allowed(&self, kind: Kind, doing: Doing) -> bool {
+    /// Whether the outcome is the verdict that a behaviour must have.
+    pub fn is_allowed(&self, kind: Kind, call: VictimCall) -> bool {
         match (self, kind) {
             (Verdict::Accepted | Verdict::Untouched, Kind::Honest) => true,
             (Verdict::Accepted | Verdict::Untouched | Verdict::File(_), Kind::Data) => true,
             (Verdict::Alarm(..) | Verdict::NotMounted(_), Kind::Order | Kind::Memory) => true,
             (Verdict::Restored(_), Kind::Restored) => true,
-            // Who has never been there has lost nothing, and remembers nothing.
-            (Verdict::Accepted, Kind::Restored | Kind::Memory) => doing == Doing::FirstMount,
-            (Verdict::Restored(When::Meeting), Kind::Order | Kind::Memory) => doing == Doing::FirstMount,
+            // A client that has never been there has lost nothing, and remembers nothing.
+            (Verdict::Accepted, Kind::Restored | Kind::Memory) => call == VictimCall::FirstMount,
+            (Verdict::Restored(When::Meeting), Kind::Order | Kind::Memory) => call == VictimCall::FirstMount,
             (Verdict::Unanswered, Kind::Denial) => true,
             (Verdict::Unanswered | Verdict::NotMounted(_), Kind::Greeting) => true,
             (Verdict::Late | Verdict::Outdated | Verdict::Accepted, Kind::Bounded) => true,
-            // A past that is withheld, or not that of this file system.
-            (Verdict::File(_), Kind::Order | Kind::Memory) => doing == Doing::Past,
-            // Who has never been there has no newer list to compare with.
-            (Verdict::Accepted, Kind::Greeting) => doing == Doing::FirstMount,
+            // A past state that is withheld, or is not of this file system.
+            (Verdict::File(_), Kind::Order | Kind::Memory) => call == VictimCall::Past,
+            // A client that has never been there has no newer list to compare with.
+            (Verdict::Accepted, Kind::Greeting) => call == VictimCall::FirstMount,
             // A lie about the order that was never told.
             (Verdict::Untouched, _) => true,
             _ => false,
@@ -192,8 +193,8 @@ impl Verdict {
     }
 }
 
-/// A client that has forgotten everything by the time it is lied to, and so has nothing to check by: what the oracle has
-/// against what it then believes.
+/// Runs a row with a client that has forgotten everything by the time it is lied to, and so cannot check anything:
+/// returns what the oracle has against what the client then accepts.
 ///
 /// # Errors
 /// In words: what it is, as it should be.
@@ -213,7 +214,7 @@ pub fn without_memory(behaviour: Behaviour) -> Result<(), String> {
     stage.verdict_of_the_oracle()
 }
 
-/// How long a lie of a bounded kind may last: the term of leases, or the age of a head. Longer where the victim was too slow
+/// How long a lie with a bound may last: the term of leases, or the age of a head. Longer where the victim was too slow
 /// to call before it ran out; but not for ever.
 const BOUND: Duration = Duration::from_secs(2);
 const BOUND_MAX: Duration = Duration::from_secs(64);
@@ -222,11 +223,11 @@ const BOUND_MAX: Duration = Duration::from_secs(64);
 ///
 /// # Errors
 /// In words: something that must never come of anything.
-pub fn run(behaviour: Behaviour, doing: Doing) -> Result<Verdict, String> {
+pub fn run(behaviour: Behaviour, call: VictimCall) -> Result<Verdict, String> {
     let mut bound = BOUND;
     loop {
         let is_in_time = AtomicBool::new(false);
-        let played = std::panic::catch_unwind(|| play(behaviour, doing, bound, &is_in_time));
+        let played = std::panic::catch_unwind(|| play(behaviour, call, bound, &is_in_time));
         if behaviour.kind() != Kind::Bounded || is_in_time.load(SeqCst) || bound >= BOUND_MAX {
             return played.unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().cloned();
@@ -238,10 +239,10 @@ pub fn run(behaviour: Behaviour, doing: Doing) -> Result<Verdict, String> {
     }
 }
 
-/// Plays it once. `is_in_time`: that the victim was surely as quick as the bound allows.
+/// Runs the row once. `is_in_time`: whether the victim was surely as quick as the bound allows.
 fn play(
     behaviour: Behaviour,
-    doing: Doing,
+    call: VictimCall,
     bound: Duration,
     is_in_time: &AtomicBool,
 ) -> Result<Verdict, String> {
@@ -251,7 +252,7 @@ fn play(
         _ => Duration::ZERO,
     };
     let mut row =
-        Row { behaviour, doing, victim: doing.victim(), stage: Stage::set(lease_term), bound, is_in_time };
+        Row { behaviour, call, victim: call.victim(), stage: Stage::set(lease_term), bound, is_in_time };
     let verdict = row.play()?;
     row.stage.verdict_of_the_oracle()?;
     Ok(verdict)
@@ -259,7 +260,7 @@ fn play(
 
 pub(super) struct Row<'a> {
     behaviour: Behaviour,
-    doing: Doing,
+    call: VictimCall,
     pub(super) victim: usize,
     pub(super) stage: Stage,
     bound: Duration,
@@ -271,7 +272,7 @@ impl Row<'_> {
         let (behaviour, victim) = (self.behaviour, self.victim);
         let begun = Instant::now();
         behaviour.set_up(&mut self.stage, victim, self.bound);
-        // What a witness vouched for has been signed by now.
+        // What the witness is to sign is signed by now.
         let vouched = Instant::now();
         if victim == ALICE {
             self.warm();
@@ -285,7 +286,7 @@ impl Row<'_> {
             self.stage.tree.end_of(self.stage.lives[victim]),
             self.stage.servers[self.stage.lives[victim]].image(),
         );
-        if self.doing == Doing::Restart {
+        if self.call == VictimCall::Restart {
             self.stage.unmount(victim);
         }
         // Heads are signed in whole seconds.
@@ -294,23 +295,23 @@ impl Row<'_> {
         if behaviour == Behaviour::BreakLease {
             return self.late(is_in_time);
         }
-        // Whoever mounts waits for a head.
-        let mounts = matches!(self.doing, Doing::FirstMount | Doing::Restart);
+        // Mounting waits for a head.
+        let mounts = matches!(self.call, VictimCall::FirstMount | VictimCall::Restart);
         if mounts {
             is_in_time();
         }
-        let result = self.stage.call(victim, self.doing.call());
+        let result = self.stage.call(victim, self.call.call());
         if !mounts {
             is_in_time();
         }
         match result {
             Ok(_) => {}
-            // The server's own word, which proves nothing: it goes on.
+            // The server's own word, which proves nothing: the client goes on.
             Err(Refusal::Call(FsError::Refused(_))) if behaviour.kind().is_about_order() => {}
             Err(refusal) => return self.refused(refusal, When::AtOnce),
         }
         behaviour.go_on(&mut self.stage, victim, before);
-        if self.doing != Doing::FirstMount
+        if self.call != VictimCall::FirstMount
             && self.stage.restored.contains(&victim)
             && behaviour.kind() == Kind::Restored
         {
@@ -325,10 +326,10 @@ impl Row<'_> {
     }
 
     fn accepted(&self) -> Verdict {
-        if self.stage.told.count() > 0 { Verdict::Accepted } else { Verdict::Untouched }
+        if self.stage.lies_told.count() > 0 { Verdict::Accepted } else { Verdict::Untouched }
     }
 
-    /// Everybody goes on.
+    /// Lets all other clients go on.
     fn no_alarm(&mut self) -> Result<Verdict, String> {
         for (who, call) in [
             (self.victim, Call::List),
@@ -340,14 +341,14 @@ impl Row<'_> {
         }
         if self.behaviour == Behaviour::RecallFalsely {
             // The victim asks for recalls on a thread of its own, which may have been slower than all these calls.
-            eventually("the victim asks for recalls", || self.stage.told.count() > 0);
+            eventually("the victim asks for recalls", || self.stage.lies_told.count() > 0);
         }
         Ok(self.accepted())
     }
 
-    /// The victim knows the directory and one file.
+    /// Has the victim look at the directory and one file.
     fn warm(&mut self) {
-        // What was wished for in one turn is leased in the next.
+        // A lease that is asked for with one operation is granted with the next.
         let turns = if self.behaviour.is_about_leases() { 3 } else { 1 };
         for _ in 0..turns {
             self.stage.does(self.victim, Call::List);
@@ -356,7 +357,7 @@ impl Row<'_> {
         }
     }
 
-    /// What the victim does next, while the lie goes on; and then, where the truth is to be seen.
+    /// The victim's next calls while the lie goes on; and then, where the truth can be seen.
     fn probe(&mut self) -> Result<Verdict, String> {
         let victim = self.victim;
         for _ in 0..2 {
@@ -367,7 +368,7 @@ impl Row<'_> {
         if self.has_gone_over() {
             return self.went_over(When::Next);
         }
-        if self.stage.told.count() == 0 {
+        if self.stage.lies_told.count() == 0 {
             return Ok(Verdict::Untouched);
         }
         self.stage.tell_the_truth(victim);
@@ -383,13 +384,13 @@ impl Row<'_> {
         }
     }
 
-    /// Whether it was told of a restore, and has lost something by it.
+    /// Whether the client was told of a restore, and has lost something by it.
     fn has_gone_over(&self) -> bool {
         let mount = self.stage.mounts[self.victim].as_ref();
         mount.and_then(|mount| mount.engine.restored()).is_some_and(|report| report.lost > 0)
     }
 
-    /// What the victim was told of a refusal, checked.
+    /// Checks what the victim was told of a refusal.
     pub(super) fn refused(&mut self, refusal: Refusal, when: When) -> Result<Verdict, String> {
         match refusal {
             Refusal::Call(FsError::Integrity(report)) => {
@@ -410,7 +411,7 @@ impl Row<'_> {
                 self.check_that_it_goes_on()?;
                 Ok(Verdict::Unanswered)
             }
-            Refusal::Call(FsError::Stale) if self.doing == Doing::Past => {
+            Refusal::Call(FsError::Stale) if self.call == VictimCall::Past => {
                 self.check_that_it_goes_on()?;
                 Ok(Verdict::File(when))
             }
@@ -428,14 +429,14 @@ impl Row<'_> {
         }
     }
 
-    /// A file's refusal names it and keeps evidence; the true bytes are taken when they come.
+    /// The refusal of a file names it and keeps evidence; the true bytes are accepted when they come.
     fn check_file(&mut self, report: &IntegrityReport) -> Result<(), String> {
         let words = report.to_string();
-        let kept = match (&report.evidence, self.doing) {
+        let kept = match (&report.evidence, self.call) {
             (Some(kept), _) => kept,
-            // What is withheld of the past convicts nobody: it need not be kept for ever.
-            (None, Doing::Past) => return self.check_that_it_goes_on(),
-            // Whoever signed it is to blame, and the words say so.
+            // A past state that is withheld convicts nobody, so its evidence need not be kept for ever.
+            (None, VictimCall::Past) => return self.check_that_it_goes_on(),
+            // The member who signed it is to blame, and the words say so.
             (None, _) if words.contains("whoever wrote it last wrote it so") => {
                 return self.check_that_it_stays_signed();
             }
@@ -452,7 +453,7 @@ impl Row<'_> {
         self.check_that_it_goes_on()
     }
 
-    /// Who has signed one thing for some and another for others is found out where these meet.
+    /// A member who signed one thing for some and another for others is found out where these meet.
     fn check_that_it_stays_signed(&mut self) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
@@ -471,7 +472,7 @@ impl Row<'_> {
         Err("two structures of one number are accepted".to_owned())
     }
 
-    /// Once the server is honest, true answers are taken.
+    /// Once the server is honest, true answers are accepted.
     fn check_that_it_goes_on(&mut self) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
@@ -480,8 +481,8 @@ impl Row<'_> {
             false => self.stage.lives[victim],
         };
         self.stage.lead(victim, lives);
-        for call in [self.doing.call(), Call::List, Call::Read("target")] {
-            // What was asked for before may still be on its way.
+        for call in [self.call.call(), Call::List, Call::Read("target")] {
+            // Requests made before may still be on their way.
             let end = Instant::now() + PATIENCE;
             while let Err(refusal) = self.stage.call(victim, call.clone()) {
                 let is_old =
@@ -502,10 +503,11 @@ impl Row<'_> {
             return Err(format!("no way out is named: {words}"));
         }
         let kept = report.evidence.as_deref().ok_or_else(|| format!("no evidence was kept: {words}"))?;
-        check_evidence(kept, self.doing == Doing::Restart)
+        check_evidence(kept, self.call == VictimCall::Restart)
     }
 
-    /// It stays stopped, over a restart too, until the user says otherwise; and then believes only what follows.
+    /// The client stays stopped, over a restart too, until the user acknowledges the alarm; and then it accepts only
+    /// what follows.
     fn check_that_it_stays(&mut self, report: &FrozenReport) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
@@ -526,10 +528,10 @@ impl Row<'_> {
         }
     }
 
-    /// A fork is not noticed, until no witness vouches for it.
+    /// A fork is not noticed until no witness signs for it.
     fn outdated(&mut self, vouched: Instant) -> Result<Verdict, String> {
         std::thread::sleep((vouched + self.bound).saturating_duration_since(Instant::now()));
-        // From here on all that the victim can have is older than the bound, by its own clock too.
+        // From here on everything that the victim can have is older than the bound, by its own clock too.
         match self.stage.call(self.victim, Call::Stat("second")) {
             Err(Refusal::Call(FsError::Outdated(_))) => Ok(Verdict::Late),
             other => Err(format!("the bound has passed: {other:?}")),
@@ -543,7 +545,7 @@ impl Row<'_> {
         let hidden = Call::Write("second", content(400));
         let bobs = self.stage.honest(BOB).call(&hidden).map_err(|refusal| format!("bob: {refusal:?}"))?;
         let before = self.stage.tree.clone();
-        let call = self.doing.call();
+        let call = self.call.call();
         let result = self
             .stage
             .mount(victim)
@@ -570,7 +572,8 @@ fn name_of(error: &dyn fmt::Debug) -> String {
     text.chars().take_while(|letter| letter.is_alphanumeric()).collect()
 }
 
-/// Whether others can check what was kept; the name of the alarm. `has_just_started`: and has read nothing yet.
+/// Whether others can check the evidence that was kept; returns the name of the alarm. `has_just_started`: the client
+/// has read nothing yet.
 fn check_evidence(kept: &Path, has_just_started: bool) -> Result<String, String> {
     let file = evidence::read(kept).map_err(|error| format!("the evidence cannot be read: {error}"))?;
     if let Proof::Head { .. } = file.proof {
@@ -586,60 +589,60 @@ fn check_evidence(kept: &Path, has_just_started: bool) -> Result<String, String>
     let limits = Limits { paths: 100, differences: 10 };
     let verdict = match verify(&[testimony], limits) {
         Ok(verdict) => verdict,
-        // Who had accepted nothing, and was shown nothing that the superuser had signed, has nothing to check by.
-        // Nor has who keeps no cache, has just started, and is shown another membership than it had accepted.
+        // A client that had accepted nothing, and was shown nothing that the superuser signed, has nothing to check by.
+        // Neither has one that keeps no cache, has just started, and is shown another membership than it had accepted.
         Err(UnusableStatement::NoMembership { .. }) if accepted_nothing || has_just_started => {
             return alarm.ok_or_else(unsaid);
         }
         Err(why) => return Err(format!("the evidence is refused: {why}")),
     };
-    let told = &verdict.statements[0];
-    if has_view && told.refused_rightly != Some(true) {
-        return Err(format!("the evidence does not show what it says: {told:?}"));
+    let judged = &verdict.statements[0];
+    if has_view && judged.refused_rightly != Some(true) {
+        return Err(format!("the evidence does not show what it says: {judged:?}"));
     }
     alarm.ok_or_else(unsaid)
 }
 
-/// Each behaviour's verdicts, in the order of [`Doing::ALL`].
+/// Each behaviour's outcomes, in the order of the calls of the table.
 pub type Rows = Vec<(Behaviour, Vec<Result<Verdict, String>>)>;
 
 /// Runs the rows, several at once.
 pub fn rows(behaviours: &[Behaviour], threads: usize) -> Rows {
     Scene::get();
-    let cells: Vec<(Behaviour, Doing)> =
-        behaviours.iter().flat_map(|behaviour| Doing::ALL.map(|doing| (*behaviour, doing))).collect();
+    let cells: Vec<(Behaviour, VictimCall)> =
+        behaviours.iter().flat_map(|behaviour| VictimCall::ALL.map(|call| (*behaviour, call))).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let results = parking_lot::Mutex::new(vec![None; cells.len()]);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
-                    let place = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    let Some((behaviour, doing)) = cells.get(place).copied() else { break };
-                    let result = run(behaviour, doing);
-                    results.lock()[place] = Some(result);
+                    let index = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let Some((behaviour, call)) = cells.get(index).copied() else { break };
+                    let result = run(behaviour, call);
+                    results.lock()[index] = Some(result);
                 }
             });
         }
     });
     let mut results = results.into_inner().into_iter().map(|result| result.expect("each was run"));
-    let row = |behaviour: &Behaviour| (*behaviour, results.by_ref().take(Doing::ALL.len()).collect());
+    let row = |behaviour: &Behaviour| (*behaviour, results.by_ref().take(VictimCall::ALL.len()).collect());
     behaviours.iter().map(row).collect()
 }
 
-/// The table as Markdown: a row a behaviour, a column a call.
+/// The table as Markdown: a row for each behaviour, a column for each call.
 pub fn table(rows: &Rows) -> String {
-    let columns: Vec<&str> = Doing::ALL.iter().map(|doing| doing.words()).collect();
+    let columns: Vec<&str> = VictimCall::ALL.iter().map(|call| call.words()).collect();
     let mut text =
         format!("| the server... | {} |\n|---|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
     for (behaviour, verdicts) in rows {
-        let cell = |(doing, verdict): (&Doing, &Result<Verdict, String>)| match verdict {
-            // Without a memory, which contradiction is met first depends on what happened to overlap.
-            Ok(Verdict::Alarm(_, When::AtOnce)) if *doing == Doing::FirstMount => "alarm".to_owned(),
+        let cell = |(call, verdict): (&VictimCall, &Result<Verdict, String>)| match verdict {
+            // Without a memory, the contradiction that is met first depends on what happened to overlap.
+            Ok(Verdict::Alarm(_, When::AtOnce)) if *call == VictimCall::FirstMount => "alarm".to_owned(),
             Ok(verdict) => verdict.to_string(),
             Err(why) => format!("WRONG: {why}"),
         };
-        let cells: Vec<String> = Doing::ALL.iter().zip(verdicts).map(cell).collect();
+        let cells: Vec<String> = VictimCall::ALL.iter().zip(verdicts).map(cell).collect();
         text.push_str(&format!("| {} | {} |\n", behaviour.words(), cells.join(" | ")));
     }
     text

@@ -1,5 +1,5 @@
-//! Warrants in the enemy's hands: changes of the membership that the superuser signed off-line, submitted again, too late,
-//! out of order, or altered.
+//! Warrants that the adversary has: changes of the membership that the superuser signed off line, submitted again, too
+//! late, out of order, or altered.
 
 use super::oracle::Call;
 use super::restored::show_membership;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The group that warrants are about.
 const GROUP: &str = "choir";
 
-/// A change that the superuser has signed, for whoever submits it.
+/// A change that the superuser has signed, for any member to submit.
 fn signed(
     stage: &mut Stage,
     who: usize,
@@ -37,7 +37,7 @@ fn founds_group(stage: &mut Stage, who: usize) -> SigningRequest {
     signed(stage, who, |members| add_group(members, GROUP, &[NAMES[BOB].to_owned()]).map(drop))
 }
 
-/// Honest: it is submitted by two, and all that was sent for it comes again.
+/// Honest: two members submit it, and everything that was sent for it is sent again.
 pub(super) fn twice(stage: &mut Stage, _victim: usize) {
     let request = founds_group(stage, BOB);
     let heard: Arc<Mutex<Vec<Request>>> = Arc::default();
@@ -57,7 +57,7 @@ pub(super) fn twice(stage: &mut Stage, _victim: usize) {
     stage.does(BOB, Call::Stat("second"));
     let version = engine.membership().version;
     for again in heard.lock().iter() {
-        stage.told.one();
+        stage.lies_told.one();
         let _ = stage.machines[BOB].link.call(again.clone(), PATIENCE);
     }
     let daves = stage.honest(DAVE).engine.clone();
@@ -78,7 +78,7 @@ fn revoked(stage: &mut Stage) -> SigningRequest {
     request
 }
 
-/// Honest: it is submitted when what it names is revoked.
+/// Honest: it is submitted when the device it names was removed.
 pub(super) fn late(stage: &mut Stage, _victim: usize) {
     let request = revoked(stage);
     let engine = stage.honest(DAVE).engine.clone();
@@ -86,10 +86,10 @@ pub(super) fn late(stage: &mut Stage, _victim: usize) {
     assert!(matches!(refused, Err(FsError::Expired(_))), "{refused:?}");
     stage.does(DAVE, Call::Stat("second"));
     assert!(!engine.membership().is_active(DeviceId(BOB as u32)), "revoked for good");
-    stage.told.one();
+    stage.lies_told.one();
 }
 
-/// A member in league with the server brings it into force all the same.
+/// A member who helps the server brings it into force all the same.
 pub(super) fn overtaken(stage: &mut Stage, victim: usize) {
     let request = revoked(stage);
     if stage.mounts[victim].is_some() {
@@ -102,7 +102,7 @@ pub(super) fn overtaken(stage: &mut Stage, victim: usize) {
     show_membership(stage, victim, DAVE, &request.change.enacted(version, signature));
 }
 
-/// A member in league with the server changes what it says.
+/// A member who helps the server changes what it says.
 pub(super) fn altered(stage: &mut Stage, victim: usize) {
     let request = founds_group(stage, DAVE);
     stage.does(DAVE, Call::Stat("second"));
@@ -113,7 +113,7 @@ pub(super) fn altered(stage: &mut Stage, victim: usize) {
     show_membership(stage, victim, DAVE, &members);
 }
 
-/// To the victim it comes before the change that overtook it.
+/// The victim is shown it before the change that overtook it.
 pub(super) fn reordered(stage: &mut Stage, victim: usize) {
     let request = founds_group(stage, DAVE);
     let before = stage.fork(0);
@@ -123,5 +123,5 @@ pub(super) fn reordered(stage: &mut Stage, victim: usize) {
     let engine = stage.honest(DAVE).engine.clone();
     submit(&engine, &request, NOW_NS).expect("nothing came before it there");
     stage.does(DAVE, Call::Stat("second"));
-    stage.told.one();
+    stage.lies_told.one();
 }

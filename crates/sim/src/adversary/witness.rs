@@ -1,4 +1,4 @@
-//! A witness without its sockets, who sees one branch only.
+//! A witness without its sockets, which sees one branch only.
 
 use super::world::{Server, server_key};
 use holdfast_checkpoint::checkpoint::log_key;
@@ -29,7 +29,7 @@ impl Witness {
         Witness { state: WitnessState::open(&path).expect("it was just made"), _folder: folder }
     }
 
-    /// How its signatures are verified.
+    /// The key by which its signatures are verified.
     pub fn verifier(&self) -> VerifierKey {
         self.state.verifier().clone()
     }

@@ -1,5 +1,5 @@
-//! The world of a run: real hosts on disks in memory under a clock of their own, and real clients whose only way to
-//! them is a [`Link`] that an enemy may hold.
+//! The world of a run: real servers on disks in memory under a clock of their own, and real clients who reach them only
+//! by a [`Link`] that the adversary may control.
 
 use super::scene::Scene;
 use crate::differences::{by_difference, want_whole};
@@ -24,23 +24,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// When the world begins, nanoseconds since 1970.
+/// The time at which the world begins, in nanoseconds since 1970.
 pub const NOW_NS: i64 = 1_700_000_000_000_000_000;
-/// How long an operation may stay pending, by the server's clock.
+/// The abort time-out, by the server's clock.
 pub const ABORT_AFTER: Duration = Duration::from_millis(100);
-/// What the programs of all machines run as.
+/// The user id of the programs of all machines.
 pub const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 0 };
-/// The local group that the group `team` is shown as.
+/// The local group that the group `team` is mapped to.
 pub const TEAM_GID: u32 = 2000;
-/// Between two looks at what is waited for.
+/// The pause between two looks at what is waited for.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a disk holds.
+/// The content of a disk.
 #[derive(Clone, Default)]
 pub struct Image(BTreeMap<String, Vec<u8>>);
 
 impl Image {
-    /// Of a disk as it is now.
+    /// The present content of a disk.
     ///
     /// # Errors
     /// The power is off.
@@ -57,12 +57,12 @@ impl Image {
         Ok(Image(files))
     }
 
-    /// Whether there is nothing on it.
+    /// Whether the disk is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A disk that holds this.
+    /// A disk with this content.
     pub fn disk(&self, seed: u64) -> PowerLoss {
         let disk = PowerLoss::new(seed);
         self.0.iter().for_each(|(name, bytes)| disk.overwrite(name, bytes));
@@ -70,7 +70,7 @@ impl Image {
     }
 }
 
-/// A clock that goes only when it is told to.
+/// A clock that moves only when it is told to.
 #[derive(Default)]
 pub struct SimClock {
     monotonic_ms: AtomicU64,
@@ -88,7 +88,7 @@ impl SimClock {
         self.wall_ns.fetch_add(time.as_nanos() as i64, SeqCst);
     }
 
-    /// Somebody sets the clock of the wall.
+    /// Sets the wall clock.
     pub fn jump(&self, seconds: i64) {
         self.wall_ns.fetch_add(seconds.saturating_mul(1_000_000_000), SeqCst);
     }
@@ -112,11 +112,11 @@ pub fn server_key() -> SigningKey {
 /// A real server without its sockets.
 pub struct Server {
     running: Mutex<Running>,
-    /// How long its leases last; zero: there are none.
+    /// The term of its leases; zero means that it grants none.
     lease_term: Duration,
     /// Its clock.
     pub clock: Arc<SimClock>,
-    /// The file system that it shows whatever it is asked for, if it does.
+    /// The file system that it shows whatever it is asked for, if any.
     pub instead: Option<Digest>,
 }
 
@@ -151,12 +151,12 @@ fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration, is_rest
 }
 
 impl Server {
-    /// One on a disk.
+    /// A server on a disk.
     pub fn start(image: &Image) -> Arc<Server> {
         Server::start_with_leases(image, Duration::ZERO)
     }
 
-    /// One that gives leases of this term.
+    /// A server with leases of this term.
     pub fn start_with_leases(image: &Image, term: Duration) -> Arc<Server> {
         Server::started(image, term, SimClock::starting(1_000_000, NOW_NS))
     }
@@ -166,21 +166,21 @@ impl Server {
         Arc::new(Server { running, lease_term, clock, instead: None })
     }
 
-    /// One whose disk was put back, and that waits for its superuser to say so.
+    /// A server whose disk was put back, and that waits for its superuser's declaration.
     pub fn put_back_from(image: &Image) -> Arc<Server> {
         let clock = SimClock::starting(1_000_000, NOW_NS);
         let running = Mutex::new(open_as(image.disk(1), &clock, Duration::ZERO, true));
         Arc::new(Server { running, lease_term: Duration::ZERO, clock, instead: None })
     }
 
-    /// One that shows another file system to whoever asks.
+    /// A server that shows another file system to every client.
     pub fn impostor(image: &Image, shown: Digest) -> Arc<Server> {
         let clock = SimClock::starting(1_000_000, NOW_NS);
         let running = Mutex::new(open(image.disk(1), &clock, Duration::ZERO));
         Arc::new(Server { running, lease_term: Duration::ZERO, clock, instead: Some(shown) })
     }
 
-    /// What its disk holds.
+    /// The content of its disk.
     ///
     /// # Panics
     /// If its power is off.
@@ -188,7 +188,7 @@ impl Server {
         Image::of(&self.running.lock().disk).expect("its power is on")
     }
 
-    /// Another one with the same content and the same key.
+    /// Another server with the same content and the same key.
     pub fn fork(&self) -> Arc<Server> {
         let clock = SimClock::starting(self.clock.monotonic_ms(), self.clock.wall_ns());
         Server::started(&self.image(), self.lease_term, clock)
@@ -208,7 +208,7 @@ impl Server {
         *running = open(disk, &self.clock, self.lease_term);
     }
 
-    /// What serves.
+    /// The service without its sockets.
     pub fn host(&self) -> Arc<ServerCore> {
         self.running.lock().host.clone()
     }
@@ -231,7 +231,7 @@ impl Server {
         let mut waited = 0;
         let host = self.host();
         host.handle_waiting(&caller, request, &mut || {
-            // Time goes as fast for those who wait as it does here.
+            // Time passes for those who wait as fast as it does here.
             std::thread::sleep(PAUSE);
             self.clock.pass(PAUSE);
             waited += PAUSE.as_millis() as u64;
@@ -240,31 +240,31 @@ impl Server {
     }
 }
 
-/// Does what the request asks for, truthfully.
+/// Handles the request truthfully.
 pub type Honest<'a> = &'a dyn Fn(Request) -> Response;
 /// Answers in the server's place.
 pub type Liar = Arc<dyn Fn(Request, Honest<'_>) -> Result<Response, RpcError> + Send + Sync>;
-/// Changes what the server says when it is greeted.
+/// Changes the server's greeting.
 pub type FalseGreeting = Arc<dyn Fn(&mut Welcome) + Send + Sync>;
 
-/// The way from one client to a server, which the enemy may hold.
+/// The link from one client to a server, which the adversary may control.
 pub struct Link {
     peer: PublicKey,
     file_system: Digest,
     server: Mutex<Arc<Server>>,
     liar: Mutex<Option<Liar>>,
     greeting: Mutex<Option<FalseGreeting>>,
-    /// Whether the channel was lost, so that the server has to be greeted before anything is asked.
+    /// Whether the connection was lost, so that the server has to be greeted before anything is asked.
     lost: Mutex<bool>,
     down: Mutex<bool>,
-    /// Highest list of server keys that was shown: what a connection remembers.
+    /// The highest list of server keys that a connection was shown, which it remembers.
     sequence: AtomicU64,
-    /// Structures that were sent on it.
+    /// Structures that were sent over it.
     signed: Mutex<Vec<Structure>>,
 }
 
 impl Link {
-    /// A way to `server` for whoever has this key.
+    /// A link to `server` for the owner of this key.
     pub fn new(server: &Arc<Server>, file_system: Digest, peer: PublicKey, sequence: u64) -> Arc<Link> {
         Arc::new(Link {
             peer,
@@ -279,7 +279,7 @@ impl Link {
         })
     }
 
-    /// What its client has signed since this was asked last.
+    /// What its client has signed since the last call.
     pub fn take_signed(&self) -> Vec<Structure> {
         std::mem::take(&mut self.signed.lock())
     }
@@ -289,17 +289,17 @@ impl Link {
         *self.server.lock() = server.clone();
     }
 
-    /// Where it leads.
+    /// The server that it leads to.
     pub fn server(&self) -> Arc<Server> {
         self.server.lock().clone()
     }
 
-    /// Has lies told on it; `None`: no more.
+    /// Has lies told on this link; `None` ends them.
     pub fn lie(&self, liar: Option<Liar>) {
         *self.liar.lock() = liar;
     }
 
-    /// Has the server greet falsely; a channel that there was is lost.
+    /// Has the server greet falsely; an open connection is lost.
     pub fn greet_falsely(&self, greeting: Option<FalseGreeting>) {
         *self.lost.lock() = greeting.is_some();
         *self.greeting.lock() = greeting;
@@ -388,28 +388,28 @@ impl Remote for Link {
     }
 }
 
-/// How a machine mounts.
+/// The options with which a machine mounts.
 #[derive(Clone, Default)]
 pub struct Habits {
     /// Whether it asks for leases.
     pub leases: bool,
-    /// How long it waits for an answer; `None`: long.
+    /// How long it waits for an answer; `None` means very long.
     pub patience: Option<Duration>,
-    /// The witness that it trusts, and how old a head may be.
+    /// The witness that it trusts, and the largest age of a head.
     pub witness: Option<(VerifierKey, Duration)>,
-    /// Goes on after an alarm.
+    /// Acknowledges an alarm.
     pub acknowledge: bool,
 }
 
-/// A device: its key, and what its machine keeps.
+/// A device: its key, and the files of its machine.
 pub struct Machine {
     /// Its user's name.
     pub name: &'static str,
     /// Its key.
     pub key: SigningKey,
-    /// Where its state is.
+    /// The disk with its state.
     pub disk: PowerLoss,
-    /// Its way to the server.
+    /// Its link to the server.
     pub link: Arc<Link>,
     folder: tempfile::TempDir,
 }
@@ -418,7 +418,7 @@ pub struct Machine {
 pub struct Mount {
     /// The inode API.
     pub files: Arc<FileSystem>,
-    /// What is below it.
+    /// The engine below it.
     pub engine: Arc<Engine>,
     /// The group's directory.
     pub team: Ino,
@@ -455,7 +455,7 @@ impl From<StartError> for Refusal {
 }
 
 impl Machine {
-    /// One with a state.
+    /// A machine with a state.
     ///
     /// # Panics
     /// If there is no room for its files.
@@ -465,7 +465,7 @@ impl Machine {
         Machine { name, key, disk, link, folder }
     }
 
-    /// How its engine is set up.
+    /// The options of its engine.
     pub fn config(&self, habits: &Habits) -> EngineConfig {
         let address = Address {
             server: ServerAddress { host: "sim".into(), port: 1 },

@@ -28,7 +28,7 @@ const LIES: [Lie; 13] = [
     Lie::RewriteLog,
 ];
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Operations tried.
@@ -80,7 +80,7 @@ pub fn run(seed: u64, steps: u64) -> Report {
                 Response::View(mut reply) => {
                     match random.below(3) {
                         0 => {
-                            // Somebody's structure from anywhere.
+                            // A structure of any device from any copy.
                             let device = DeviceId(1 + random.below(3) as u32);
                             if let Some(structures) = signed.get(&device) {
                                 reply.view.slots.insert(device, random.pick(structures).clone());

@@ -1,5 +1,5 @@
-//! A client around the signer: it plans operations on tables, folds what others have pending, and crashes between
-//! any two effects.
+//! A client around the signer: it plans operations on tables, applies what others have pending, and crashes between any
+//! two effects.
 
 use super::ledger::{Ledger, OperationKnowledge, effective};
 use super::{GROUP, device_key, new_signer, tables};
@@ -22,7 +22,7 @@ use holdfast_protocol::warrant::Change;
 use std::rc::Rc;
 use std::sync::Mutex;
 
-/// What a client wants done.
+/// An operation that a client is to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientAction {
     /// Read only.
@@ -45,7 +45,7 @@ struct Plan {
     wants_free: Option<u64>,
 }
 
-/// What happened to an operation, for the world to note.
+/// The end of an operation, for the world to note.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// Its number.
@@ -54,7 +54,7 @@ pub struct Ended {
     pub outcome: Option<Outcome>,
 }
 
-/// The device's key with what it may be used for, in a process that does not crash: an honest client is never refused.
+/// The device's key with its mandate, in a process that does not crash: an honest client is never refused.
 #[derive(Debug)]
 struct KeyRecord {
     key: SigningKey,
@@ -90,22 +90,22 @@ impl KeyHolder for KeyRecord {
 pub struct Client {
     /// Its device.
     pub device: DeviceId,
-    /// Operations it still wants to do.
+    /// Operations that it has yet to make.
     pub wishes: Vec<ClientAction>,
     /// Operations ended since the world last looked.
     pub ended: Vec<Ended>,
     /// Alarms raised.
     pub alarms: Vec<Alarm>,
-    /// Answers that an honest server never gives to a request that was not sent twice.
+    /// Answers that an honest server never gives to a request that was sent once.
     pub errors: Vec<ServerError>,
-    /// Never goes the fast path.
+    /// Whether it never takes the fast path.
     pub slow_only: bool,
     key: KeyRecord,
     blocks: Rc<MemoryBlocks>,
     /// `None` while it is down.
     signer: Option<Signer>,
     durable: Option<Vec<u8>>,
-    /// Written after `durable`, but perhaps lost in a crash.
+    /// Written after `durable`, and possibly lost in a crash.
     noted: Option<Vec<u8>>,
     plan: Option<Plan>,
     /// An accepted view whose tables are being computed.
@@ -150,7 +150,7 @@ impl Client {
         }
     }
 
-    /// The machine inside, unless it is down.
+    /// The machine inside, unless the client is down.
     pub fn signer(&self) -> Option<&Signer> {
         self.signer.as_ref()
     }
@@ -165,16 +165,16 @@ impl Client {
         self.signer.is_none()
     }
 
-    /// Begins the next wish.
+    /// Begins the next operation.
     pub fn begin(
         &mut self,
         random: &mut Random,
         ledger: &mut Ledger,
         crash_percent: u64,
     ) -> Vec<WorldRequest> {
-        let Some(wish) = self.wishes.pop().filter(|_| self.is_idle()) else { return Vec::new() };
+        let Some(action) = self.wishes.pop().filter(|_| self.is_idle()) else { return Vec::new() };
         self.catch_up();
-        let plan = self.plan(wish, random);
+        let plan = self.plan(action, random);
         let deltas = plan.deltas.clone();
         let signer = self.signer.as_ref().expect("idle");
         let wants_free = plan.wants_free;
@@ -189,7 +189,7 @@ impl Client {
         self.step(Event::Begin { deltas, time_ns, fast }, random, ledger, crash_percent)
     }
 
-    /// Gives up the number that the key has signed for and this client, which crashed, knows nothing of.
+    /// Gives up the number that the key has signed and of which this client, which crashed, knows nothing.
     fn catch_up(&mut self) {
         let signer = self.signer.as_mut().expect("idle");
         let missing = self.key.number() - signer.floor().used;
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// Begins the next wish on the slow path.
+    /// Begins the next operation on the slow path.
     pub fn begin_slow(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<WorldRequest> {
         let slow_only = std::mem::replace(&mut self.slow_only, true);
         let wanted = self.begin(random, ledger, 0);
@@ -225,7 +225,7 @@ impl Client {
         tables::fold(&self.blocks, view, &certificate, Outcome::Done)
     }
 
-    fn plan(&mut self, wish: ClientAction, random: &mut Random) -> Plan {
+    fn plan(&mut self, action: ClientAction, random: &mut Random) -> Plan {
         self.counter += 1;
         let fresh = self.counter;
         let number = 1 + random.below(6);
@@ -236,7 +236,7 @@ impl Client {
         };
         let group = |target| Delta::SetTable { file: Handle { principal: GROUP, number }, number: target };
         let mut wants_free = None;
-        let deltas = match wish {
+        let deltas = match action {
             ClientAction::Fetch => Vec::new(),
             ClientAction::Own => vec![own(number, fresh)],
             ClientAction::Group => vec![own(fresh, fresh), group((!random.chance(20)).then_some(fresh))],
@@ -244,7 +244,7 @@ impl Client {
                 wants_free = Some(number);
                 vec![own(fresh, fresh), group(Some(fresh))]
             }
-            // Who knows no membership yet has nothing to change.
+            // A client that knows no membership yet has nothing to change.
             ClientAction::Members if self.knows_nothing() => Vec::new(),
             ClientAction::Members => self.new_members(),
         };
@@ -255,8 +255,8 @@ impl Client {
         self.signer.as_ref().is_none_or(|signer| signer.floor().view.slots.is_empty())
     }
 
-    /// A membership in which the groups are called otherwise. The superuser's own device needs no warrant; to others it
-    /// was given for the membership that they know to be in force, which may be no more.
+    /// A membership in which the groups have other names. The superuser's own device needs no warrant; other devices
+    /// have one for the membership that they know, which may no longer be in force.
     fn new_members(&self) -> Vec<Delta> {
         let floor = self.signer.as_ref().expect("idle").floor();
         let mut members: Membership = tables::members(&self.blocks, &floor.view);
@@ -277,8 +277,8 @@ impl Client {
         vec![Delta::SetMembers { reference }]
     }
 
-    /// Whether a membership fits its operation's place: it was planned for that version, and follows the one in force
-    /// there if it is under a warrant.
+    /// Whether a membership fits its operation's position: it was planned for that version, and follows the one in
+    /// force there if it has a warrant.
     fn fits(&self, accepted: &AcceptedView, reference: &Reference) -> bool {
         let version = accepted.forecast.vector.get(PrincipalId::Members);
         let present = accepted.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
@@ -304,7 +304,7 @@ impl Client {
         let Some(accepted) = self.folding.take() else { return Vec::new() };
         let Some(plan) = &self.plan else { return Vec::new() };
         let free = plan.wants_free.is_none_or(|number| self.is_free(&accepted.view, number));
-        // A change of membership is planned for one version; somewhere else in the order it has no effect.
+        // A change of membership is planned for one version; elsewhere in the order it has no effect.
         let fits = plan.deltas.iter().all(|delta| match delta {
             Delta::SetMembers { reference } => self.fits(&accepted, reference),
             _ => true,
@@ -357,7 +357,7 @@ impl Client {
                 return Vec::new();
             }
         };
-        // A membership block that cannot be had is a missing block, not an offence of the order.
+        // A membership block that cannot be fetched is a missing block, not an offence of the order.
         let Ok(members) = members else { return Vec::new() };
         let event = if signer.is_idle() {
             Event::Look { reply, members: &members }
@@ -426,7 +426,7 @@ impl Client {
             }
             match effect {
                 Effect::Persist(state) => {
-                    // What drivers make durable is the change since what was durable before.
+                    // Drivers make the change since the last durable state durable.
                     if let Some(before) = &self.durable {
                         let before = Signer::restore(before).expect("own bytes");
                         let after = before.changed(&state.change_since(&before)).expect("its own change");

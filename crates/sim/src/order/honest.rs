@@ -1,4 +1,4 @@
-//! An honest server, real-life clients, and a network without manners, under virtual time.
+//! An honest server, realistic clients, and an unreliable network, under virtual time.
 //!
 //! Proves, seed by seed: no alarm; no answer but the expected ones; everything acknowledged is there at the end,
 //! in the order of the log, for every client; nothing that was reported as not done is; nothing that was signed
@@ -20,18 +20,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
-/// How rough life is.
+/// The rates of faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Clients besides the superuser's.
     pub clients: u32,
-    /// Operations each wants to do.
+    /// Operations that each client makes.
     pub operations: u64,
     /// Of a hundred messages, how many are lost.
     pub loss: u64,
     /// Of a hundred messages, how many arrive twice.
     pub twice: u64,
-    /// Longest way of a message, in milliseconds.
+    /// The longest delay of a message, in milliseconds.
     pub delay_ms: u64,
     /// Of a hundred effects, before how many the client crashes.
     pub client_crash: u64,
@@ -39,7 +39,7 @@ pub struct Weather {
     pub server_crash: u64,
     /// Of a hundred folds, how many take longer than the abort time-out.
     pub slow_fold: u64,
-    /// When a pending operation is declared dead, in milliseconds.
+    /// The abort time-out, in milliseconds.
     pub abort_after_ms: u64,
 }
 
@@ -57,7 +57,7 @@ impl Weather {
         abort_after_ms: 2_000,
     };
 
-    /// Everything goes wrong.
+    /// Every fault happens.
     pub const STORM: Weather = Weather {
         loss: 10,
         twice: 10,
@@ -69,14 +69,14 @@ impl Weather {
     };
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Operations committed.
     pub committed: u64,
     /// Of these, without effect.
     pub nothing: u64,
-    /// Operations not taken, aborted or given up.
+    /// Operations not accepted, aborted or given up.
     pub failed: u64,
     /// Length of the log of updates.
     pub log: u64,
@@ -101,8 +101,8 @@ struct World {
     blocks: Rc<MemoryBlocks>,
     server: Server,
     clients: Vec<Client>,
-    /// For each client: the request whose answer it waits for, the wait for another's structure, and a
-    /// number that grows with each crash.
+    /// For each client: the request whose answer it waits for, the wait for another's structure, and a number that
+    /// grows with each crash.
     waiting: Vec<(u64, u64, u64)>,
     ledger: Ledger,
     now_ms: u64,
@@ -155,7 +155,7 @@ impl World {
         for (index, client) in clients.iter_mut().enumerate() {
             let count = if index == 0 { weather.operations / 6 } else { weather.operations };
             for _ in 0..count {
-                let wish = match random.below(10) {
+                let action = match random.below(10) {
                     0 | 1 => ClientAction::Fetch,
                     2 | 3 => ClientAction::Own,
                     4..=6 => ClientAction::Group,
@@ -163,7 +163,7 @@ impl World {
                     _ if index == 0 || random.chance(30) => ClientAction::Members,
                     _ => ClientAction::Own,
                 };
-                client.wishes.push(wish);
+                client.wishes.push(action);
             }
         }
         let mut world = World {
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// Good weather, one last fetch by everybody, and the reckoning.
+    /// No more faults, one last fetch by every client, and the final checks.
     fn finish(mut self) -> Report {
         self.report.time_ms = self.now_ms;
         self.weather = Weather { clients: self.weather.clients, ..Weather::CALM };
@@ -438,17 +438,17 @@ impl World {
             }
         }
         for ((device, number), outcome) in &self.acknowledged {
-            let fate = truth.status_of(*device, *number);
+            let known_outcome = truth.status_of(*device, *number);
             let expected = match outcome {
                 Outcome::Done => holdfast_content::OperationStatus::Committed,
                 Outcome::Nothing => holdfast_content::OperationStatus::Aborted,
             };
-            assert_eq!(fate, expected, "acknowledged operation {number} of device {}", device.0);
+            assert_eq!(known_outcome, expected, "acknowledged operation {number} of device {}", device.0);
         }
         for (device, number) in &self.failed {
-            let fate = truth.status_of(*device, *number);
+            let known_outcome = truth.status_of(*device, *number);
             assert_ne!(
-                fate,
+                known_outcome,
                 holdfast_content::OperationStatus::Committed,
                 "failed operation {number} of device {}",
                 device.0
@@ -458,7 +458,7 @@ impl World {
             let history = self.ledger.history(client.device);
             for (operation, _) in &self.acknowledged {
                 assert_ne!(
-                    history.fate(*operation),
+                    history.known_outcome(*operation),
                     Some(OperationKnowledge::Aborted),
                     "{operation:?} is acknowledged"
                 );
@@ -468,8 +468,8 @@ impl World {
         self.report
     }
 
-    /// No third party finds anything in what was signed; and whatever one member then signs on top of it, nobody else
-    /// is convicted.
+    /// No third party finds anything wrong in what was signed; and whatever one member then signs on top of it, nobody
+    /// else is convicted.
     fn convict_nobody(&mut self) {
         let exhibit = |structure| self.exhibit(structure);
         let mut exhibits: Vec<Exhibit<'_>> = self.signed.iter().map(exhibit).collect();
@@ -501,7 +501,7 @@ impl World {
         Exhibit { structure, acknowledged: self.receipts.contains(&structure.value.digest()) }
     }
 
-    /// An operation's place in the log.
+    /// An operation's position in the log.
     fn place(&self, device: DeviceId, number: u64) -> u64 {
         self.server.places().get(&(device, number)).copied().expect("every committed operation was ordered")
     }

@@ -1,4 +1,4 @@
-//! The omniscient observer: what every device knows of every operation, and whether any two ever disagree.
+//! The omniscient observer: what every device knows of every operation, and whether any two devices ever disagree.
 //!
 //! What a device knows is what it accepted, and, through each structure it accepted, what that structure's signer
 //! knew when it signed. Fork consistency says that this can never contradict itself: if it did, a history that
@@ -14,12 +14,12 @@ use std::fmt;
 /// An operation.
 pub type Operation = (DeviceId, u64);
 
-/// What became of an operation, as someone knows it.
+/// What a device knows of an operation's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperationKnowledge {
-    /// It took its place.
+    /// It is ordered.
     Committed,
-    /// It never will.
+    /// It never will be.
     Aborted,
 }
 
@@ -30,7 +30,7 @@ struct Knowledge {
     /// committed, its structure remembers the announcement. Nor does the place of an operation matter that
     /// never takes effect.
     forecasts: BTreeSet<Digest>,
-    fate: Option<OperationKnowledge>,
+    known_outcome: Option<OperationKnowledge>,
 }
 
 /// What one device knows.
@@ -41,14 +41,14 @@ pub struct History {
     tables: BTreeMap<(PrincipalId, u64), Digest>,
 }
 
-/// Two things accepted by one device that cannot both be true.
+/// Two facts that one device accepted and that cannot both be true.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contradiction {
-    /// Who accepted both.
+    /// The device that accepted both.
     pub acceptor: DeviceId,
-    /// About which operation.
+    /// The operation that they are about.
     pub operation: Operation,
-    /// What they are.
+    /// The two facts.
     pub what: String,
 }
 
@@ -69,16 +69,16 @@ impl History {
         &mut self,
         operation: Operation,
         forecast: Option<Digest>,
-        fate: Option<OperationKnowledge>,
+        known_outcome: Option<OperationKnowledge>,
     ) -> Result<(), String> {
         let known = self.operations.entry(operation).or_default();
         known.forecasts.extend(forecast);
-        match (known.fate, fate) {
+        match (known.known_outcome, known_outcome) {
             (Some(a), Some(b)) if a != b => return Err(format!("{a:?} and {b:?}")),
-            (None, Some(_)) => known.fate = fate,
+            (None, Some(_)) => known.known_outcome = known_outcome,
             _ => {}
         }
-        if known.fate == Some(OperationKnowledge::Committed) && known.forecasts.len() > 1 {
+        if known.known_outcome == Some(OperationKnowledge::Committed) && known.forecasts.len() > 1 {
             return Err(format!("committed, with forecasts {:?}", known.forecasts));
         }
         Ok(())
@@ -98,10 +98,11 @@ impl History {
             let structure = &slot.value;
             for number in 1..=structure.number() {
                 let void = structure.forecast.voids.contains(number);
-                let fate = if void { OperationKnowledge::Aborted } else { OperationKnowledge::Committed };
+                let known_outcome =
+                    if void { OperationKnowledge::Aborted } else { OperationKnowledge::Committed };
                 let forecast = (number == structure.number()).then(|| structure.forecast.digest());
                 let operation = (*device, number);
-                self.note(operation, forecast, Some(fate)).map_err(|what| (operation, what))?;
+                self.note(operation, forecast, Some(known_outcome)).map_err(|what| (operation, what))?;
             }
         }
         for entry in view.pending.iter().filter(|entry| entry.dead) {
@@ -127,7 +128,8 @@ impl History {
         for (operation, knowledge) in &other.operations {
             let forecasts = knowledge.forecasts.iter().map(|forecast| Some(*forecast));
             for forecast in forecasts.chain([None]) {
-                self.note(*operation, forecast, knowledge.fate).map_err(|what| (*operation, what))?;
+                self.note(*operation, forecast, knowledge.known_outcome)
+                    .map_err(|what| (*operation, what))?;
             }
         }
         for ((principal, version), address) in &other.tables {
@@ -137,13 +139,13 @@ impl History {
         Ok(())
     }
 
-    /// What became of an operation.
-    pub fn fate(&self, operation: Operation) -> Option<OperationKnowledge> {
-        self.operations.get(&operation)?.fate
+    /// What is known of an operation.
+    pub fn known_outcome(&self, operation: Operation) -> Option<OperationKnowledge> {
+        self.operations.get(&operation)?.known_outcome
     }
 }
 
-/// All that is known to anybody.
+/// Everything that any device knows.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     devices: BTreeMap<DeviceId, History>,
@@ -154,7 +156,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// `device` accepted `view`.
+    /// Notes that `device` accepted `view`.
     ///
     /// # Errors
     /// [`Contradiction`]: fork consistency is broken.
@@ -172,13 +174,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// `device` is about to send its signature of `structure`.
+    /// Notes that `device` is about to send its signature of `structure`.
     pub fn sign(&mut self, device: DeviceId, structure: &Structure) {
         let history = self.devices.entry(device).or_default().clone();
         self.signed.insert(structure.digest(), history);
     }
 
-    /// `device` considers its own operation settled.
+    /// Notes that `device` considers its own operation settled.
     ///
     /// # Errors
     /// [`Contradiction`]: it knew otherwise.
@@ -191,7 +193,7 @@ impl Ledger {
         })
     }
 
-    /// `device` has taken a declared restore up: what it knew of the epochs before is nothing in this one.
+    /// Notes that `device` has accepted a declared restore: what it knew of earlier epochs does not count in this one.
     pub fn take_up(&mut self, device: DeviceId) {
         self.devices.remove(&device);
     }

@@ -1,5 +1,5 @@
-//! Lies, one by one: for each way a server can lie about the order and each operation it can do it to, what the
-//! victim makes of it. The table in `docs/proof.md` is made here ([`table`]) and checked by a test.
+//! Lies, one by one: for each way in which a server can lie about the order, and each operation that it can lie to, the
+//! outcome for the victim. The table in `docs/proof.md` is made here ([`table`]) and checked by a test.
 
 use super::client::{Client, ClientAction, WorldRequest};
 use super::ledger::Ledger;
@@ -72,9 +72,9 @@ pub enum Lie {
     SwitchFork,
 }
 
-/// What the victim is doing.
+/// The step of the victim that is lied to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Doing {
+pub enum VictimStep {
     /// An operation on the slow path: its UPDATE.
     Update,
     /// An operation on the slow path: its COMMIT.
@@ -87,7 +87,7 @@ pub enum Doing {
     Wait,
 }
 
-/// What becomes of the lie.
+/// The outcome of the lie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The victim alarms at once.
@@ -102,45 +102,49 @@ pub enum Verdict {
     Unnoticed,
 }
 
-/// The rows of the table: each lie, and whom it can be told.
-pub const ROWS: &[(Lie, &[Doing])] = &[
-    (Lie::None, &[Doing::Update, Doing::Commit, Doing::Fast, Doing::Look, Doing::Wait]),
-    (Lie::Rollback, &[Doing::Update, Doing::Look]),
-    (Lie::StaleSlot, &[Doing::Update, Doing::Look]),
-    (Lie::HideSlot, &[Doing::Update, Doing::Look]),
-    (Lie::DropPending, &[Doing::Update, Doing::Look]),
-    (Lie::ReorderPending, &[Doing::Update, Doing::Look]),
-    (Lie::ForgeForecast, &[Doing::Update, Doing::Look]),
-    (Lie::KillCommitted, &[Doing::Update, Doing::Look]),
-    (Lie::ReviveDead, &[Doing::Update, Doing::Look]),
-    (Lie::ReplayAnswer, &[Doing::Update, Doing::Look]),
-    (Lie::AlterTable, &[Doing::Update, Doing::Look]),
-    (Lie::AlterCertificate, &[Doing::Update, Doing::Look]),
-    (Lie::ShortenLog, &[Doing::Update, Doing::Look]),
-    (Lie::RewriteLog, &[Doing::Update, Doing::Look]),
-    (Lie::NoWarrant, &[Doing::Update, Doing::Look]),
-    (Lie::OldWarrant, &[Doing::Update, Doing::Look]),
-    (Lie::Forget, &[Doing::Commit, Doing::Fast]),
-    (Lie::DenyCommitted, &[Doing::Commit, Doing::Fast]),
-    (Lie::FalseReceipt, &[Doing::Commit, Doing::Fast]),
-    (Lie::WrongReceipt, &[Doing::Commit, Doing::Fast]),
-    (Lie::OtherStructure, &[Doing::Wait]),
-    (Lie::AlteredStructure, &[Doing::Wait]),
-    (Lie::Withhold, &[Doing::Wait]),
-    (Lie::Fork, &[Doing::Update, Doing::Fast]),
-    (Lie::JoinForks, &[Doing::Update, Doing::Look]),
-    (Lie::SwitchFork, &[Doing::Update, Doing::Look]),
+/// The rows of the table: each lie, and the steps that it can be told to.
+pub const ROWS: &[(Lie, &[VictimStep])] = &[
+    (
+        Lie::None,
+        &[VictimStep::Update, VictimStep::Commit, VictimStep::Fast, VictimStep::Look, VictimStep::Wait],
+    ),
+    (Lie::Rollback, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::StaleSlot, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::HideSlot, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::DropPending, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::ReorderPending, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::ForgeForecast, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::KillCommitted, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::ReviveDead, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::ReplayAnswer, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::AlterTable, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::AlterCertificate, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::ShortenLog, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::RewriteLog, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::NoWarrant, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::OldWarrant, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::Forget, &[VictimStep::Commit, VictimStep::Fast]),
+    (Lie::DenyCommitted, &[VictimStep::Commit, VictimStep::Fast]),
+    (Lie::FalseReceipt, &[VictimStep::Commit, VictimStep::Fast]),
+    (Lie::WrongReceipt, &[VictimStep::Commit, VictimStep::Fast]),
+    (Lie::OtherStructure, &[VictimStep::Wait]),
+    (Lie::AlteredStructure, &[VictimStep::Wait]),
+    (Lie::Withhold, &[VictimStep::Wait]),
+    (Lie::Fork, &[VictimStep::Update, VictimStep::Fast]),
+    (Lie::JoinForks, &[VictimStep::Update, VictimStep::Look]),
+    (Lie::SwitchFork, &[VictimStep::Update, VictimStep::Look]),
 ];
 
-/// The table as Markdown: a row a lie, a column an operation.
+/// The table as Markdown: a row for each lie, a column for each step.
 pub fn table() -> String {
-    let columns = [Doing::Update, Doing::Commit, Doing::Fast, Doing::Look, Doing::Wait];
+    let columns =
+        [VictimStep::Update, VictimStep::Commit, VictimStep::Fast, VictimStep::Look, VictimStep::Wait];
     let mut text =
         "| the server... | UPDATE | COMMIT | fast | look | wait |\n|---|---|---|---|---|---|\n".to_owned();
     for (lie, told) in ROWS {
         text += &format!("| {} |", lie.words());
-        for doing in columns {
-            let cell = if told.contains(&doing) { verdict(*lie, doing).words() } else { String::new() };
+        for step in columns {
+            let cell = if told.contains(&step) { verdict(*lie, step).words() } else { String::new() };
             text += &format!(" {cell} |");
         }
         text += "\n";
@@ -213,26 +217,26 @@ pub(super) struct Stage {
     /// Structures committed before the last ones.
     former: Vec<Signed<Structure>>,
     old_receipt: Option<Response>,
-    /// What the victim saw pending of device 2.
+    /// The operation of device 2 that the victim saw pending.
     entry: Option<PendingEntry>,
     /// Blocks of memberships that device 2 may not bring: not signed, and overtaken.
     memberships: [Reference; 2],
     now_ms: u64,
 }
 
-/// Tells `lie` to a client that is `doing` something.
-pub fn verdict(lie: Lie, doing: Doing) -> Verdict {
-    let mut stage = Stage::set(doing == Doing::Fast);
+/// Tells `lie` to a client at a step.
+pub fn verdict(lie: Lie, step: VictimStep) -> Verdict {
+    let mut stage = Stage::set(step == VictimStep::Fast);
     if matches!(lie, Lie::JoinForks | Lie::SwitchFork) {
-        return stage.forks(lie, doing);
+        return stage.forks(lie, step);
     }
     if lie == Lie::Fork {
-        return stage.fork(doing);
+        return stage.fork(step);
     }
-    if let Some(alarm) = stage.tell(lie, doing) {
+    if let Some(alarm) = stage.tell(lie, step) {
         return Verdict::AtOnce(name(&alarm), alarm.blame());
     }
-    // The server is honest from now on; everybody operates once more, the victim first. (A look, because an
+    // The server is honest from now on. Every client operates once more, the victim first. (A look, because an
     // operation that does not fit is refused before anything is shown.)
     if let Some(alarm) = stage.look(&mut |_| {}) {
         return Verdict::Next(name(&alarm), alarm.blame());
@@ -252,8 +256,8 @@ fn name(alarm: &Alarm) -> String {
 }
 
 impl Stage {
-    /// Three users who have worked in one group. Unless it has to be quiet, device 2 has an operation pending
-    /// that device 1 has seen, and device 3 one that is dead.
+    /// Three users who have worked in one group. Unless it has to be quiet, device 2 has an operation pending that
+    /// device 1 has seen, and device 3 one that is aborted.
     pub(super) fn set(quiet: bool) -> Stage {
         let mut random = Random::new(7);
         let blocks = Rc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
@@ -296,7 +300,7 @@ impl Stage {
         stage
     }
 
-    /// A client sends an UPDATE and nothing more.
+    /// Has a client send an UPDATE and nothing more.
     fn leave_pending(&mut self, client: usize) {
         self.clients[client].wishes.push(ClientAction::Group);
         // Fast operations leave nothing pending: insist on the slow path.
@@ -309,7 +313,7 @@ impl Stage {
         assert!(matches!(wanted[..], [WorldRequest::Fold]), "ordered");
     }
 
-    /// One operation from beginning to end; `tamper` sees each answer before the client does.
+    /// Runs one operation to its end; `tamper` gets each answer before the client does.
     pub(super) fn operate(
         &mut self,
         client: usize,
@@ -343,7 +347,7 @@ impl Stage {
         self.clients[client].alarms.first().cloned()
     }
 
-    /// What can be lied with now.
+    /// What the server can lie with at this moment.
     pub(super) fn lies(&self) -> Lies {
         Lies {
             entry: self.entry.clone(),
@@ -355,9 +359,9 @@ impl Stage {
     }
 
     /// The victim's operation, with the lie.
-    fn tell(&mut self, lie: Lie, doing: Doing) -> Option<Alarm> {
-        match doing {
-            Doing::Update | Doing::Look => {
+    fn tell(&mut self, lie: Lie, step: VictimStep) -> Option<Alarm> {
+        match step {
+            VictimStep::Update | VictimStep::Look => {
                 if lie == Lie::KillCommitted {
                     // The victim has seen device 2's operation pending; now it sees it committed.
                     let seen = &self.clients[VICTIM].signer().expect("up").floor().view;
@@ -367,7 +371,7 @@ impl Stage {
                     assert_eq!(self.operate(VICTIM, &mut |_, response| response), None, "honest");
                 }
                 let lies = self.lies();
-                if doing == Doing::Look {
+                if step == VictimStep::Look {
                     return self.look(&mut |reply| lies.apply(lie, reply));
                 }
                 self.clients[VICTIM].slow_only = true;
@@ -379,9 +383,9 @@ impl Stage {
                     (_, response) => response,
                 })
             }
-            Doing::Commit | Doing::Fast => {
+            VictimStep::Commit | VictimStep::Fast => {
                 let before = self.server.clone();
-                self.clients[VICTIM].slow_only = doing == Doing::Commit;
+                self.clients[VICTIM].slow_only = step == VictimStep::Commit;
                 let old = self.old_receipt.clone().expect("kept");
                 let mut forgotten = false;
                 let mut after_update = None;
@@ -393,7 +397,7 @@ impl Stage {
                             forgotten = true;
                             response
                         }
-                        Lie::DenyCommitted if doing == Doing::Fast => Response::Refused,
+                        Lie::DenyCommitted if step == VictimStep::Fast => Response::Refused,
                         Lie::DenyCommitted => Response::Aborted,
                         Lie::FalseReceipt => {
                             Response::Committed(Signed::new(receipt.value.clone(), &device_key(DeviceId(3))))
@@ -408,7 +412,7 @@ impl Stage {
                 self.clients[VICTIM].slow_only = false;
                 alarm
             }
-            Doing::Wait => self.wait(lie),
+            VictimStep::Wait => self.wait(lie),
         }
     }
 
@@ -434,7 +438,8 @@ impl Stage {
         let response = match (lie, response) {
             (Lie::OtherStructure, _) => {
                 let other = self.former.iter().find(|structure| structure.value.device() == device);
-                // The former one is already in the victim's view; one of the same number but another path is not.
+                // The earlier structure is already in the victim's view; one of the same number but another path is
+                // not.
                 let mut other = other.expect("kept").clone();
                 other.value.forecast.vector.set(PrincipalId::Device(device), number);
                 Response::Structure(Some(Box::new(other)))
@@ -452,10 +457,10 @@ impl Stage {
         self.clients[VICTIM].alarms.first().cloned()
     }
 
-    /// From now on the victim lives in a copy of its own. It notices nothing.
-    fn fork(&mut self, doing: Doing) -> Verdict {
+    /// From now on the victim talks to a copy of its own, and notices nothing.
+    fn fork(&mut self, step: VictimStep) -> Verdict {
         let mut other_side = self.server.clone();
-        self.clients[VICTIM].slow_only = doing == Doing::Update;
+        self.clients[VICTIM].slow_only = step == VictimStep::Update;
         std::mem::swap(&mut self.server, &mut other_side);
         for _ in 0..3 {
             if let Some(alarm) = self.operate(VICTIM, &mut |_, response| response) {
@@ -469,12 +474,12 @@ impl Stage {
         }
     }
 
-    /// Both sides of a fork have gone on; then the server wants them together again.
-    fn forks(&mut self, lie: Lie, doing: Doing) -> Verdict {
+    /// Both sides of a fork have gone on; then the server wants to join them again.
+    fn forks(&mut self, lie: Lie, step: VictimStep) -> Verdict {
         let mut other_side = self.server.clone();
         self.operate(VICTIM, &mut |_, response| response);
         std::mem::swap(&mut self.server, &mut other_side);
-        // Their first ones were ordered before the fork: those belong to both sides.
+        // Their first operations were ordered before the fork, and belong to both sides.
         for client in [2, 3, 2, 3] {
             assert_eq!(self.operate(client, &mut |_, response| response), None, "not noticed");
         }
@@ -494,10 +499,10 @@ impl Stage {
                 reply.view.pending.retain(|entry| !passed(entry));
             }
         };
-        let alarm = if doing == Doing::Look {
+        let alarm = if step == VictimStep::Look {
             self.look(&mut |reply| join(reply))
         } else {
-            // The other side cannot order what does not follow its past, but it can pretend.
+            // The other side cannot order what does not follow its past, but it can pretend to.
             let shown = self.server.handle(self.now_ms, DeviceId(2), Request::Look { log_size: 0 });
             self.clients[VICTIM].slow_only = true;
             self.operate(VICTIM, &mut |_, response| match response {
@@ -570,7 +575,7 @@ impl Lies {
     }
 }
 
-/// A membership without a warrant, and one that the superuser once signed, to follow another than the first.
+/// A membership without a warrant, and one that the superuser once signed to follow another than the first.
 fn unwarranted(blocks: &Rc<MemoryBlocks>) -> [Reference; 2] {
     let mut next = super::membership(3);
     next.groups.clear();
@@ -596,7 +601,7 @@ fn bring(view: &mut View, device: DeviceId, reference: Reference) {
     *slot = Signed::new(structure, &device_key(device));
 }
 
-/// Exchanges the places of the pending operations.
+/// Exchanges the positions of the pending operations.
 fn forge_places(view: &mut View) {
     let logs: Vec<LogHead> = view.pending.iter().rev().map(|entry| entry.forecast.log).collect();
     for (entry, log) in view.pending.iter_mut().zip(logs) {

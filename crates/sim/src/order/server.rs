@@ -24,12 +24,12 @@ pub struct Server {
     checkpoint: Option<Vec<u8>>,
     durable: Vec<Vec<u8>>,
     unsynced: Vec<Vec<u8>>,
-    /// For the reckoning only: where in the log each operation stands.
+    /// Where in the log each operation is, for the final checks only.
     places: HashMap<(DeviceId, u64), u64>,
 }
 
 impl Server {
-    /// A server that takes the founding request; answers with the receipt.
+    /// A server that accepts the founding request; returns the receipt.
     ///
     /// # Panics
     /// If the founding request is not valid.
@@ -57,12 +57,12 @@ impl Server {
         (server, committed(receipt))
     }
 
-    /// The machine inside.
+    /// The sequencer.
     pub fn sequencer(&self) -> &Sequencer {
         &self.sequencer
     }
 
-    /// Where in the log of updates each operation stands.
+    /// The position of each operation in the log of updates.
     pub fn places(&self) -> &HashMap<(DeviceId, u64), u64> {
         &self.places
     }
@@ -81,7 +81,7 @@ impl Server {
         self.nodes.extend(nodes);
     }
 
-    /// Makes everything so far durable; answers made before may leave now.
+    /// Makes everything so far durable; answers made before may be sent now.
     pub fn sync(&mut self) {
         self.durable.append(&mut self.unsynced);
     }
@@ -106,7 +106,7 @@ impl Server {
         self.nodes.extend(nodes);
     }
 
-    /// Carries out a request of `device`. The answer may leave after [`Server::sync`].
+    /// Handles a request of `device`. The answer may be sent after [`Server::sync`].
     pub fn handle(&mut self, now_ms: u64, device: DeviceId, request: Request) -> Response {
         match request {
             Request::Look { log_size } => {

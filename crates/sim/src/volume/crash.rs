@@ -110,32 +110,32 @@ impl Moment {
 
     /// About `count` states that a crash now may leave, the plain ones first.
     pub fn states(&self, random: &mut Random, count: usize) -> Vec<State> {
-        self.fates(random, count).iter().map(|fates| self.state(fates)).collect()
+        self.outcomes(random, count).iter().map(|outcomes| self.state(outcomes)).collect()
     }
 
     /// One of about `count` states that a crash now may leave, for devices that are too large to make them all: what is
     /// on each device, and what became of each write.
     pub fn one(&self, random: &mut Random, count: usize) -> (Vec<Vec<u8>>, String) {
-        let fates = self.fates(random, count);
-        let crashed = self.crashed(&fates[random.below(fates.len() as u64) as usize]);
+        let outcomes = self.outcomes(random, count);
+        let crashed = self.crashed(&outcomes[random.below(outcomes.len() as u64) as usize]);
         (crashed.live, crashed.story)
     }
 
-    fn fates(&self, random: &mut Random, count: usize) -> Vec<Vec<WriteOutcome>> {
+    fn outcomes(&self, random: &mut Random, count: usize) -> Vec<Vec<WriteOutcome>> {
         let writes = self.unflushed.len();
-        let all = |fate: WriteOutcome| vec![fate; writes];
-        let mut fates = vec![all(WriteOutcome::Kept), all(WriteOutcome::Lost)];
+        let all = |outcome: WriteOutcome| vec![outcome; writes];
+        let mut outcomes = vec![all(WriteOutcome::Kept), all(WriteOutcome::Lost)];
         let chosen = |keep: &dyn Fn(usize, &Unflushed) -> bool| -> Vec<WriteOutcome> {
-            let fate = |(at, write)| if keep(at, write) { WriteOutcome::Kept } else { WriteOutcome::Lost };
-            self.unflushed.iter().enumerate().map(fate).collect()
+            let outcome = |(at, write)| if keep(at, write) { WriteOutcome::Kept } else { WriteOutcome::Lost };
+            self.unflushed.iter().enumerate().map(outcome).collect()
         };
         for device in 0..self.names.len() {
-            fates.push(chosen(&|_, write| write.device == device));
+            outcomes.push(chosen(&|_, write| write.device == device));
         }
         if writes <= ALL_SUBSETS {
-            fates.extend((0..1 << writes).map(|subset: usize| chosen(&|at, _| subset >> at & 1 == 1)));
+            outcomes.extend((0..1 << writes).map(|subset: usize| chosen(&|at, _| subset >> at & 1 == 1)));
         }
-        while writes > 0 && fates.len() < count {
+        while writes > 0 && outcomes.len() < count {
             let one = random.below(writes as u64) as usize;
             let write = &self.unflushed[one];
             let sectors = write.bytes.len() / SECTOR_BYTES;
@@ -163,13 +163,13 @@ impl Moment {
                     false => WriteOutcome::Torn(random.number()),
                 };
             }
-            fates.push(next);
+            outcomes.push(next);
         }
-        fates
+        outcomes
     }
 
-    fn state(&self, fates: &[WriteOutcome]) -> State {
-        let Crashed { live, torn, name, story } = self.crashed(fates);
+    fn state(&self, outcomes: &[WriteOutcome]) -> State {
+        let Crashed { live, torn, name, story } = self.crashed(outcomes);
         let devices = Devices::new();
         for (name, bytes) in self.names.iter().zip(live) {
             devices.add_with(name, bytes);
@@ -177,16 +177,16 @@ impl Moment {
         State { devices, torn, name, story }
     }
 
-    fn crashed(&self, fates: &[WriteOutcome]) -> Crashed {
+    fn crashed(&self, outcomes: &[WriteOutcome]) -> Crashed {
         let mut live = self.durable.clone();
         let mut torn = vec![BTreeSet::new(); live.len()];
         let mut name = DefaultHasher::new();
         self.flushed.hash(&mut name);
-        for (write, fate) in self.unflushed.iter().zip(fates) {
-            if *fate != WriteOutcome::Lost {
-                (write.event, fate).hash(&mut name);
+        for (write, outcome) in self.unflushed.iter().zip(outcomes) {
+            if *outcome != WriteOutcome::Lost {
+                (write.event, outcome).hash(&mut name);
             }
-            let mut sector_of = match fate {
+            let mut sector_of = match outcome {
                 WriteOutcome::Lost => continue,
                 WriteOutcome::Torn(seed) => Random::new(*seed),
                 WriteOutcome::Kept | WriteOutcome::CutAt(_) => Random::new(0),
@@ -195,7 +195,7 @@ impl Moment {
             let (mut done, mut left) = (BTreeSet::new(), BTreeSet::new());
             let sectors = place.chunks_mut(SECTOR_BYTES).zip(write.bytes.chunks(SECTOR_BYTES));
             for (at, (old, new)) in sectors.enumerate() {
-                let is_there = match fate {
+                let is_there = match outcome {
                     WriteOutcome::Kept => true,
                     WriteOutcome::CutAt(end) => at < *end,
                     WriteOutcome::Torn(_) | WriteOutcome::Lost => sector_of.chance(50),
@@ -214,10 +214,10 @@ impl Moment {
             torn[write.device] = &torn[write.device] - &whole;
             torn[write.device].extend(parts);
         }
-        let told = |(write, fate): (&Unflushed, &WriteOutcome)| {
-            format!("{} {}+{} {fate:?}", self.names[write.device], write.offset, write.bytes.len())
+        let told = |(write, outcome): (&Unflushed, &WriteOutcome)| {
+            format!("{} {}+{} {outcome:?}", self.names[write.device], write.offset, write.bytes.len())
         };
-        let story: Vec<String> = self.unflushed.iter().zip(fates).map(told).collect();
+        let story: Vec<String> = self.unflushed.iter().zip(outcomes).map(told).collect();
         Crashed { live, torn, name: name.finish(), story: story.join(", ") }
     }
 }

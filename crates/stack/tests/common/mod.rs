@@ -1,3 +1,3 @@
-//! Shared by the tests of the least-privilege file system.
+//! What the tests of the least-privilege file system share.
 
 pub mod stack;

@@ -1,5 +1,5 @@
-//! Stacks to be attacked: a disk with alice's and bob's files, made once by the honest program, of which
-//! copies are mounted with a hostile component.
+//! Stacks to be attacked: a disk with alice's and bob's files, which the honest program makes once, and copies of it
+//! that are mounted with an enemy in the stack.
 
 use holdfast_testing::PATIENCE;
 use std::collections::BTreeMap;
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 pub const BYTES: u64 = 40 << 20;
 pub const CLUSTER: u32 = 512;
 const BLOCK: u64 = 512;
-/// Content that no other file has.
+/// A text that no other file has.
 const SECRET: &[u8] = b"ALICE'S SECRET, ";
 const HONEST: &str = env!("CARGO_BIN_EXE_holdfast-stack-host");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_holdfast-stack-red-team");
-/// How the hostile process exits when it has finished its attack.
+/// The exit code of the hostile program's process when it has done its part.
 const ATTACKED: i32 = 3;
 const MARK: &[u8] = b"holdfast red team, orders: ";
 
-/// A file's content: numbered lines that only alice has.
+/// The content of a file of alice: numbered lines, all different.
 pub fn content(number: usize, bytes: usize) -> Vec<u8> {
     let line = |at: usize| [SECRET, format!("{number:07} {at:07}\n").as_bytes()].concat();
     (0..).flat_map(line).take(bytes).collect()
@@ -34,21 +34,23 @@ pub fn files() -> BTreeMap<&'static str, Vec<u8>> {
     BTreeMap::from([("SECRET", content(1, 30_000)), ("other", content(2, 9_000)), ("third", content(3, 700))])
 }
 
+/// A stack that runs, with the mounts of alice and bob. Dropping it kills it.
 pub struct Running {
-    child: Child,
+    pub child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     pub alice: PathBuf,
     pub bob: PathBuf,
-    pub place: tempfile::TempDir,
+    /// The folder with the disk, its log and the mount points.
+    pub folder: tempfile::TempDir,
 }
 
-/// A hostile component, and its attack.
+/// The enemy: which component, and which attack.
 #[derive(Clone, Copy)]
 pub struct Enemy {
     pub role: &'static str,
     pub attack: &'static str,
-    /// The number of the first hostile process of the component.
+    /// The range of processes of the run, by their numbers, that are enemies.
     pub first: u64,
     pub end: u64,
 }
@@ -59,7 +61,7 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
     line.trim().to_owned()
 }
 
-/// A copy of the hostile program with its orders in it.
+/// A copy of the hostile program with its instructions in it.
 fn ordered(enemy: Enemy, victim: u64, to: &Path) {
     let mut program = fs::read(HOSTILE).expect("built");
     let at = program.windows(MARK.len()).position(|window| window == MARK).expect("its mark");
@@ -73,8 +75,20 @@ fn ordered(enemy: Enemy, victim: u64, to: &Path) {
 }
 
 impl Running {
-    pub fn start(verb: &str, place: tempfile::TempDir, enemy: Option<(Enemy, u64)>) -> Running {
-        let at = |name: &str| place.path().join(name);
+    /// Formats (`format`) or mounts (`mount`) the disk in a folder, with an enemy in the stack if there is one.
+    pub fn start(verb: &str, folder: tempfile::TempDir, enemy: Option<(Enemy, u64)>) -> Running {
+        Running::start_with(verb, folder, BYTES, CLUSTER, enemy)
+    }
+
+    /// As [`Running::start`], with a file system of this size and clusters of that one.
+    pub fn start_with(
+        verb: &str,
+        folder: tempfile::TempDir,
+        bytes: u64,
+        cluster: u32,
+        enemy: Option<(Enemy, u64)>,
+    ) -> Running {
+        let at = |name: &str| folder.path().join(name);
         let (alice, bob, disk, log) = (at("alice"), at("bob"), at("disk"), at("log"));
         for directory in [&alice, &bob] {
             fs::create_dir_all(directory).expect("made");
@@ -90,7 +104,7 @@ impl Running {
         let mut child = Command::new(program)
             .arg(verb)
             .args([&disk, &log])
-            .args([BYTES.to_string(), CLUSTER.to_string()])
+            .args([bytes.to_string(), cluster.to_string()])
             .args([&alice, &bob])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -100,7 +114,7 @@ impl Running {
         let input = child.stdin.take().expect("piped");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         assert_eq!(line(&mut output), "ready", "{}", fs::read_to_string(at("words")).unwrap_or_default());
-        Running { child, input, output, alice, bob, place }
+        Running { child, input, output, alice, bob, folder }
     }
 
     fn tell(&mut self, what: &str) -> String {
@@ -108,17 +122,17 @@ impl Running {
         line(&mut self.output)
     }
 
-    /// Ends a component's process, and waits for nobody.
+    /// Kills a component's process without waiting for its successor.
     pub fn end(&mut self, component: &str) {
         assert_eq!(self.tell(&format!("kill {component}")), "done");
     }
 
-    /// The host's process.
+    /// The number of the host's process.
     pub fn host_pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills a component's process; the component is restarted.
+    /// Kills a component's process, and waits until another has been started.
     pub fn kill(&mut self, component: &str) {
         let before = self.component(component)["process"].clone();
         assert_eq!(self.tell(&format!("kill {component}")), "done");
@@ -144,27 +158,27 @@ impl Running {
         self.listing()["components"].as_array().expect("components").clone()
     }
 
-    /// Waits until something is so.
-    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Running) -> bool) {
+    /// Waits until `holds` is true, and fails with the host's log.
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Running) -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !is_so(self) {
+        while !holds(self) {
             assert!(Instant::now() < end, "{what} does not come: {}", self.words());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// The host's output.
+    /// What the host has written.
     pub fn words(&self) -> String {
-        fs::read_to_string(self.place.path().join("words")).unwrap_or_default()
+        fs::read_to_string(self.folder.path().join("words")).unwrap_or_default()
     }
 
-    /// Whether a component's process has ended after it had played the enemy, in any of its lives.
+    /// Whether a process of the component, in any of its starts, has ended after it was the enemy.
     pub fn has_attacked(&self, component: &str) -> bool {
         self.attackers_end(component).is_some()
     }
 
-    /// How the hostile process ended, according to the host's log. A component's `last_end` may be that of
-    /// the honest process after it.
+    /// The end, in the host's log, of the process that was the enemy. A component's `last_end` may be that of the
+    /// honest process that was started after it.
     fn attackers_end(&self, component: &str) -> Option<String> {
         let component = format!("component=\"{component}\"");
         let words = self.words();
@@ -172,7 +186,7 @@ impl Running {
         ends.find(|line| line.contains(&format!("ended with code {ATTACKED}"))).map(str::to_owned)
     }
 
-    /// Waits for the hostile process's report, and returns it by name.
+    /// The figures that an enemy reported when it ended, by name; waits for them.
     pub fn report(&mut self, component: &str) -> BTreeMap<String, u64> {
         self.until("a report", |running| running.has_attacked(component));
         let end = self.attackers_end(component).expect("it has ended");
@@ -182,12 +196,12 @@ impl Running {
         pairs.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect()
     }
 
-    /// How a component last ended.
+    /// How a component ended last.
     pub fn last_end(&mut self, component: &str) -> String {
         self.component(component)["last_end"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// How often the other components were restarted; and whether one is down.
+    /// The number of restarts of all other components, and whether one of them is down.
     pub fn others(&mut self, role: &str) -> (u64, bool) {
         let is_other = |component: &&serde_json::Value| component["name"] != role;
         let components = self.components();
@@ -199,7 +213,7 @@ impl Running {
         (restarts, is_down)
     }
 
-    /// Bytes of memory of the host or of a component, and how many files the host has.
+    /// Bytes of memory of the host or of a component, and the number of the host's open files.
     pub fn memory(&mut self, component: Option<&str>) -> u64 {
         let pid = match component {
             None => u64::from(self.child.id()),
@@ -214,7 +228,7 @@ impl Running {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
-    /// Alice's files that have changed, as she sees them, bypassing her kernel's cache.
+    /// Those of alice's files that she does not see as they were, read without her kernel's cache.
     pub fn altered(&self) -> Vec<String> {
         files()
             .iter()
@@ -233,7 +247,7 @@ impl Running {
     pub fn stop(mut self) -> tempfile::TempDir {
         assert_eq!(self.tell("stop"), "stopped", "{}", self.words());
         assert!(self.child.wait().expect("ended").success());
-        std::mem::replace(&mut self.place, tempfile::tempdir().expect("a directory"))
+        std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a directory"))
     }
 }
 
@@ -247,7 +261,7 @@ impl Drop for Running {
     }
 }
 
-/// A file's content as the file system gives it, not as the kernel remembers it.
+/// A file's content as the file system gives it, and not as the kernel caches it.
 pub fn uncached(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -267,7 +281,7 @@ struct Prepared {
     components: u64,
 }
 
-/// Made by the first test that needs it, and stored beside the build until the next build.
+/// Made by the first test that needs it, and kept beside the build until the next build.
 fn prepared() -> &'static Prepared {
     static PREPARED: OnceLock<Prepared> = OnceLock::new();
     PREPARED.get_or_init(|| {
@@ -293,7 +307,7 @@ fn prepared() -> &'static Prepared {
     })
 }
 
-/// Makes the disk and its log in `kept`. Returns the victim, and the number of components.
+/// Makes the disk and its log in `kept`; returns the block with alice's secret, and the number of components.
 fn prepare(kept: &Path) -> (u64, u64) {
     let running = Running::start("format", tempfile::tempdir().expect("a directory"), None);
     for (name, bytes) in files() {
@@ -314,7 +328,7 @@ fn prepare(kept: &Path) -> (u64, u64) {
     (number_of(&disk, at as u64 * BLOCK), components)
 }
 
-/// The number of the block at an offset of the disk: the metadata, in blocks of 4096 bytes, comes first.
+/// The number of the block at an offset of the disk: metadata, in blocks of 4096 bytes, has the first numbers.
 fn number_of(disk: &[u8], at: u64) -> u64 {
     use holdfast_fat::{Area, Layout};
     let layout = Layout::from_boot_sector(&disk[..512], BYTES).expect("a file system");
@@ -323,7 +337,7 @@ fn number_of(disk: &[u8], at: u64) -> u64 {
     metadata / block + u64::from(!metadata.is_multiple_of(block)) + (at - metadata) / block
 }
 
-/// The number of the first restarted process.
+/// The number of the first process that is a restart.
 pub fn second() -> u64 {
     prepared().components + 1
 }
@@ -347,7 +361,8 @@ pub fn attacked(enemy: Enemy) -> Running {
     Running::start("mount", copy(), Some((enemy, prepared().victim)))
 }
 
-/// After an attack and a clean end, by honest programs: alice's files are what they were, and the file system is sound.
+/// Asserts, with honest programs after an attack and a clean end, that alice's files are what they were and the file
+/// system is sound.
 pub fn aftermath(running: Running) -> Vec<String> {
     let place = running.stop();
     let mut wrong = Vec::new();

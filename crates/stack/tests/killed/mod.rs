@@ -1,5 +1,5 @@
-//! Kills a component at a message: at each message that each component sends in a scripted task, right before
-//! and right after it is sent. Needs root, FUSE and dosfstools, like `tests/stack.rs`.
+//! Components that are killed at a message: at each message that each component sends in a scripted piece of work,
+//! right before and right after it is sent. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
 use crate::common::stack;
 mod trace;
@@ -12,11 +12,11 @@ use std::path::Path;
 use trace::{Moment, Watch};
 
 const COMPONENTS: [&str; 4] = ["fs-driver", "policy-manager", "cache-manager", "disk-driver"];
-/// As many restarts as a component has within a minute.
+/// The number of times within a minute that a component is restarted.
 const KILLS_MAX: usize = 5;
 
-/// A task with names of its own. Returns what it achieved, whatever failed later: the file's content if it
-/// was synced.
+/// A piece of work with file names of its own. Returns what it achieved at least, whatever failed later: the file's
+/// content if it was synced.
 fn work(directory: &Path, round: usize) -> (Result<()>, Option<Vec<u8>>) {
     let at = |name: &str| directory.join(format!("{name} {round}"));
     let mut synced = None;
@@ -52,12 +52,12 @@ fn pid(running: &mut Running, component: &str) -> i32 {
     running.component(component)["pid"].as_i64().expect("it runs") as i32
 }
 
-/// Kills each component at some of its messages, in as many stacks as needed: those that `chosen` selects out
-/// of their number.
+/// Kills each component at some of its messages, in as many stacks as that takes: at those that `chosen` picks from
+/// their number.
 fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
     let fresh = || Running::start("mount", stack::copy(), None);
     let mut running = fresh();
-    // The number of messages: in the second round, when everything is cached, as in the later ones.
+    // The number of messages in the second round, when caches are as warm as in the rounds that follow.
     work(&running.alice, 0).0.expect("nobody is killed");
     let mut points: Vec<Vec<(u64, Moment)>> = Vec::new();
     for component in COMPONENTS {
@@ -85,14 +85,14 @@ fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
                 if let Err(error) = done {
                     refused += 1;
                     println!("{component} at {number} {when:?}: {error}");
-                    // An error that programs expect, not one of a mount that is gone.
+                    // An error that programs know, and not one of a mount that is gone.
                     let code = error.raw_os_error();
                     let is_clear =
                         matches!(code, Some(libc::EIO | libc::ENOENT | libc::EEXIST | libc::EACCES));
                     assert!(is_clear, "{component} at {number} {when:?}: {error}");
                 }
                 kept.extend(synced.map(|bytes| (round, bytes)));
-                // And everything works again in the next round.
+                // Everything works again in the next round.
                 work(&running.alice, round + 100_000).0.unwrap_or_else(|error| {
                     panic!("after {component} at {number} {when:?}: {error}: {}", running.words())
                 });
@@ -110,9 +110,9 @@ fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
     assert!(killed > 0);
 }
 
-/// Proves: whichever component is killed, before or after whichever of its messages, what was acknowledged
-/// stays, others continue, an operation in flight succeeds or fails with an error that programs expect, and
-/// `fsck.fat` finds nothing. For some messages of each component.
+/// Proves: whichever component is killed, before or after whichever of its messages, what was acknowledged stays,
+/// others go on, an operation in flight succeeds or fails with an error that programs know, and `fsck.fat` finds
+/// nothing. Tries some messages of each component.
 #[test]
 fn killed_at_some_messages() {
     kill_at(|messages| {
@@ -121,7 +121,7 @@ fn killed_at_some_messages() {
     });
 }
 
-/// The same for every message. Takes minutes.
+/// [`killed_at_some_messages`] for every message. Takes minutes.
 #[test]
 #[ignore = "long: scripts/soak disks"]
 fn killed_at_every_message() {

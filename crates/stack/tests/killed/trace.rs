@@ -1,5 +1,5 @@
-//! Ends a component's process at a message, right before or right after it is sent, with `ptrace`. So the
-//! component is the real one and does not notice.
+//! Kills a component's process at a message, right before it is sent or right after, by `ptrace`: so the component is
+//! the real one, and unchanged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// The moment relative to the message.
+/// The moment relative to sending a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     Before,
     After,
 }
 
-/// A process that is traced by a thread of its own, as the kernel demands.
+/// A traced process. One thread of the test traces it, as the kernel demands.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: JoinHandle<bool>,
 }
 
-/// A `ptrace` request about one thread that is stopped, or to be stopped.
+/// Makes a request of `ptrace` about one thread, which is stopped or is to be.
 fn trace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> bool {
     // SAFETY: of the requests made here, only GETREGS writes to memory of this process, where `registers` says.
     unsafe { libc::ptrace(request, thread, address, data) == 0 }
@@ -43,7 +43,8 @@ fn next() -> Option<(i32, i32)> {
 }
 
 impl Watch {
-    /// Watches from now on, and ends the process at its message of this number, from one on; with none it only counts.
+    /// Starts tracing, and kills the process at its message of this number, counted from one; without a number it only
+    /// counts.
     pub fn begin(pid: i32, at: Option<(u64, Moment)>) -> Watch {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ready, is_ready) = mpsc::channel();
@@ -63,7 +64,7 @@ impl Watch {
         Watch { stop, sent, thread }
     }
 
-    /// Ends watching. How many messages were sent, and whether the process was ended.
+    /// Stops tracing. Returns the number of messages that were sent, and whether the process was killed.
     pub fn end(self) -> (u64, bool) {
         self.stop.store(true, SeqCst);
         let is_killed = self.thread.join().expect("it watches");
@@ -72,7 +73,7 @@ impl Watch {
 }
 
 fn watch(pid: i32, at: Option<(u64, Moment)>, stop: &AtomicBool, sent: &AtomicU64) -> bool {
-    // Threads that are in a system call.
+    // Threads that are inside a system call.
     let mut inside: HashMap<i32, bool> = HashMap::new();
     while !stop.load(SeqCst) {
         let Some((thread, status)) = next() else {

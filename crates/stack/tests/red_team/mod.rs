@@ -1,6 +1,6 @@
-//! The red team: each component of the stack as a hostile process, started by the real supervisor in its real
-//! sandbox with the component's channels and rights, attempts each goal that it must not reach. The table of
-//! attempts and results is in `docs/proof.md`. Needs root, FUSE and dosfstools, like `tests/stack.rs`.
+//! The red team: each component of the stack as an enemy, which is a process that the real supervisor started in its
+//! real sandbox, with the component's channels and rights, and which tries for each goal that it must not reach. The
+//! table of attempts and outcomes is in `docs/proof.md`. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
 use crate::common::stack;
 
@@ -11,11 +11,11 @@ use std::fs;
 
 const MARK: &str = "<!-- the red team: HOLDFAST_BLESS=1 scripts/test only stack::red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/proof.md";
-/// More memory than these attempts need, and less than a hostile component might make the host use.
+/// More memory than these attempts need, and less than an enemy could have made a component take.
 const GROWTH_MAX: u64 = 96 << 20;
 const FILES_GROWTH_MAX: usize = 700;
 
-/// Goals that a component without the right must not reach.
+/// A goal: what only a component with the right to it may do.
 const GOALS: [&str; 9] = [
     "read a file's block",
     "write or erase one",
@@ -28,16 +28,16 @@ const GOALS: [&str; 9] = [
     "undo what was acknowledged",
 ];
 
-/// The result of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, PartialEq, Eq)]
 enum Verdict {
     /// The goal was not reached.
     No,
-    /// Reached while the hostile component ran; when it was ended everything continued.
+    /// The goal was reached for as long as the enemy ran; once it was ended everything went on.
     WhileThere,
-    /// Reached; this is known and documented.
+    /// The goal was reached; this is known, and the documents say so.
     Known(&'static str),
-    /// Reached.
+    /// The goal was reached.
     Reached(String),
 }
 
@@ -99,31 +99,31 @@ impl Table {
 
 type Report = BTreeMap<String, u64>;
 
-/// Starts a stack in which the honest component is replaced; bob's VFS is hostile from the beginning.
+/// The sum of the report's counts under these names.
 fn counted(report: &Report, names: &[&str]) -> Vec<String> {
     let count =
         |name: &&str| report.get(*name).filter(|count| **count > 0).map(|count| format!("{name} {count}"));
     names.iter().filter_map(count).collect()
 }
 
-/// The component that a role's processes run as.
+/// The component whose place a role takes.
 fn component(role: &str) -> &str {
     if role == "vfs" { "vfs-1" } else { role }
 }
 
-/// An enemy that comes in place of the honest component; bob's VFS is one from the beginning.
+/// Starts an enemy in place of the honest component. Bob's VFS is an enemy from the beginning.
 fn enemy(role: &'static str, attack: &'static str) -> Running {
     if role == "vfs" {
         return attacked(Enemy { role, attack, first: second() - 1, end: second() });
     }
     let mut running = attacked(Enemy { role, attack, first: second(), end: second() + 1 });
-    // It serves until it is ended.
+    // It serves until it is killed.
     fs::metadata(running.alice.join("SECRET")).expect("the stack is up");
     running.kill(role);
     running
 }
 
-/// Checks that others continue as if nothing had happened.
+/// Asserts that others go on undisturbed.
 fn bystanders(running: &mut Running, role: &str, restarts_before: u64) -> Vec<String> {
     let mut wrong = running.altered();
     let (restarts, is_down) = running.others(component(role));
@@ -139,7 +139,7 @@ fn bystanders(running: &mut Running, role: &str, restarts_before: u64) -> Vec<St
     wrong
 }
 
-/// Everything there is to ask the monitor, PolicyMgr and neighbours for, and thousands of messages at random.
+/// Everything there is to ask of the monitor, PolicyMgr and neighbours, and thousands of random messages.
 fn messages(table: &mut Table, role: &'static str) {
     let mut running = enemy(role, "messages");
     let (memory, open) = (running.memory(None), running.host_files());
@@ -214,7 +214,7 @@ fn messages(table: &mut Table, role: &'static str) {
     );
 }
 
-/// Attempts to leave the sandbox; each of them ends the process.
+/// Escapes from the sandbox, each tried by itself: the enemy's process ends with the attempt.
 fn escapes(table: &mut Table, role: &'static str) {
     for attack in ["escape-file", "escape-network", "escape-process"] {
         let mut running = match role {
@@ -224,7 +224,7 @@ fn escapes(table: &mut Table, role: &'static str) {
             }
             role => enemy(role, attack),
         };
-        // From the host's log: a restarted component may have ended again before it is looked at.
+        // From the host's log: a successor may have ended in another way before the test looks.
         let ends = |running: &Running| -> Vec<String> {
             let named = format!("component=\"{}\" reason=", component(role));
             let words = running.words();
@@ -245,7 +245,7 @@ fn escapes(table: &mut Table, role: &'static str) {
     }
 }
 
-/// A hostile server that does not answer, answers anything, or keeps ending.
+/// A component that is asked and does not answer, answers anything, or ends again and again.
 fn ill_servers(table: &mut Table, role: &'static str) {
     let mut running = enemy(role, "silent");
     let path = running.alice.join("SECRET");
@@ -279,7 +279,7 @@ fn ill_servers(table: &mut Table, role: &'static str) {
         wrong.push(format!("a neighbour grew by {grown} bytes"));
     }
     running.kill(role);
-    // An FSDriver decides what reading a file gives; that is documented, and some of these answers do so.
+    // Reading gives what an FSDriver says that a file has: that is known, and few of these answers say so.
     wrong.retain(|wrong| role != "fs-driver" || !wrong.contains("reads as"));
     table.put(
         role,
@@ -287,18 +287,18 @@ fn ill_servers(table: &mut Table, role: &'static str) {
         "answers of no grammar, of another question, with other names: what is read meanwhile",
         unless(wrong),
     );
-    // The kernel remembers names and sizes for a second.
+    // The kernel caches names and sizes for a second.
     running.until("what is right, once the enemy is gone", |running| running.altered().is_empty());
     let wrong = bystanders(&mut running, role, 0);
     let verdict = if wrong.is_empty() { Verdict::WhileThere } else { unless(wrong) };
     table.put(role, 7, "answers of no grammar, packets that nobody asked for, hundreds of files", verdict);
     table.put(role, 8, "the same, what is there afterwards", unless(aftermath(running)));
 
-    // It ends as often as it is started, until it is not restarted any more.
+    // It ends whenever it is started, until it is started no more.
     let mut running = attacked(Enemy { role, attack: "crash", first: second(), end: u64::MAX });
     fs::metadata(running.alice.join("SECRET")).expect("the stack is up");
     assert!(uncached(&running.alice.join("third")).is_ok());
-    // The later ones may all have ended before they are looked at.
+    // Its successors may all have ended before the test looks.
     running.end(role);
     running.until("the end of a loop", |running| running.component(role)["state"] == "down");
     let (_, is_down) = running.others(role);
@@ -309,7 +309,7 @@ fn ill_servers(table: &mut Table, role: &'static str) {
     table.put(role, 8, "a loop of crashes", unless(aftermath(running)));
 }
 
-/// A cache that gives references to other blocks, and says that it wrote what it did not.
+/// A CacheMgr that gives references to other blocks, and says that it wrote what it did not.
 fn swapping_cache(table: &mut Table) {
     let role = "cache-manager";
     let mut running = enemy(role, "swap");
@@ -354,7 +354,7 @@ fn swapping_cache(table: &mut Table) {
     table.put(role, 8, "all memory taken and given up, over and over", unless(aftermath(running)));
 }
 
-/// A DiskDriver that says it moved blocks, and does not.
+/// A DiskDriver that says it moved blocks, and did not.
 fn lying_driver(table: &mut Table) {
     let role = "disk-driver";
     let mut running = enemy(role, "lie");
@@ -419,7 +419,7 @@ fn ill_files(table: &mut Table) {
     }
 }
 
-/// What one session can do to another by using many resources.
+/// What one session can do to another by using a lot.
 fn greedy_session(table: &mut Table) {
     let role = "vfs";
     for (attack, attempt) in [
@@ -498,7 +498,7 @@ fn played(role: &'static str) -> Table {
     table
 }
 
-/// Proves: what `docs/proof.md` says of a component and each goal.
+/// Proves: what `docs/proof.md` says of each component and each goal.
 fn proven(role: &'static str) {
     if is_blessing() {
         return;
@@ -540,7 +540,7 @@ fn is_blessing() -> bool {
     std::env::var_os("HOLDFAST_BLESS").is_some()
 }
 
-/// Writes the table of the document anew, if requested.
+/// Writes the table of the document anew, if a variable says so.
 #[test]
 fn bless() {
     if !is_blessing() {

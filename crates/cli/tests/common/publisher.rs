@@ -1,30 +1,37 @@
-//! A publisher's desk for end-to-end tests of releases, through the real `holdfast` command.
+//! A publisher for end-to-end tests of releases, through the real `holdfast` command.
 
-use super::{eventually, free_port, is_mounted, run, text};
+use super::{eventually, exits, free_port, is_mounted, run, run_json, text};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A publisher's desk: a tree, a release directory, and whoever serves or mounts it.
-pub struct Desk {
+/// A folder with a publisher's key (`key`), tree (`tree`) and release directory (`release`), and the processes that serve or
+/// mount the release. Dropping it unmounts and ends them.
+pub struct Publisher {
     pub folder: tempfile::TempDir,
     pub servers: Vec<Child>,
     pub mounts: Vec<PathBuf>,
 }
 
-impl Desk {
-    pub fn new() -> Desk {
-        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
-        let desk = Desk { folder, servers: Vec::new(), mounts: Vec::new() };
-        run(desk.holdfast().args(["keygen", "--out"]).arg(desk.path("key")));
-        fs::create_dir(desk.path("tree")).expect("made");
-        desk
+impl Publisher {
+    pub fn new() -> Publisher {
+        Publisher::in_folder("holdfast-test.")
+    }
+
+    /// A publisher in a temporary folder whose name begins so.
+    pub fn in_folder(prefix: &str) -> Publisher {
+        let folder = tempfile::Builder::new().prefix(prefix).tempdir().expect("a folder");
+        let publisher = Publisher { folder, servers: Vec::new(), mounts: Vec::new() };
+        run(publisher.holdfast().args(["keygen", "--out", "key"]));
+        fs::create_dir(publisher.path("tree")).expect("made");
+        publisher
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
+    /// Writes a file of the tree, and makes the directories above it.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.path("tree").join(name);
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
@@ -46,14 +53,16 @@ impl Desk {
     pub fn publish(&self, extra: &[&str]) -> serde_json::Value {
         let mut command = self.holdfast();
         command.args(["--json", "publish", "tree", "--to", "release", "--key", "key"]).args(extra);
-        serde_json::from_str(&run(&mut command)).expect("JSON")
+        run_json(&mut command)
     }
 
+    /// The id of the published release.
     pub fn id(&self) -> String {
-        // It is shown also when it has expired, which is a failure.
-        let shown = self.holdfast().args(["--json", "release", "show", "release"]).output().expect("it runs");
-        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-        shown["release"].as_str().expect("an id").to_owned()
+        // The command prints the report of an expired release too, and fails.
+        let output =
+            self.holdfast().args(["--json", "release", "show", "release"]).output().expect("it runs");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        report["release"].as_str().expect("an id").to_owned()
     }
 
     /// Serves a release directory; returns its URL.
@@ -93,7 +102,7 @@ impl Desk {
         run(self.holdfast().arg("umount").arg(directory));
     }
 
-    /// Removes the cache of releases. The process of a mount uses it for a moment after `umount` has returned.
+    /// Removes the cache. The process of a mount uses it for a moment after `umount` has returned.
     pub fn remove_cache(&self) {
         let cache = self.path("cache");
         eventually("the cache is free", || {
@@ -102,14 +111,14 @@ impl Desk {
         });
     }
 
+    /// Runs a command that must end with `code`, and returns what it printed.
+    #[track_caller]
     pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.holdfast().args(arguments).output().expect("it runs");
-        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
-        text(&output)
+        exits(self.holdfast().args(arguments), code)
     }
 }
 
-impl Drop for Desk {
+impl Drop for Publisher {
     fn drop(&mut self) {
         for directory in self.mounts.iter().filter(|directory| is_mounted(directory)) {
             let clean = self.holdfast().arg("umount").arg(directory).output();
