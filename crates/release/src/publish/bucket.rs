@@ -55,7 +55,7 @@ impl BucketTarget {
     /// # Errors
     /// It is no address, or another process of this machine works on it.
     pub fn open(address: &str, folder: &Path, trust: PathBuf) -> Result<BucketTarget, PublicationError> {
-        let mirror = Http::of_bucket(address).map_err(PublicationError::Address)?;
+        let mirror = Http::of_bucket(address).map_err(|error| PublicationError::Address(error.why))?;
         let parsed: Result<BucketAddress, _> = address.parse();
         let address = parsed.map_err(|error| PublicationError::Address(error.to_string()))?;
         let named = format!("{}\0{}", address.place(), address.endpoint.as_deref().unwrap_or(""));
