@@ -171,6 +171,17 @@ impl OpenError {
     }
 }
 
+/// Why a file system is not served by the server that has it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnservedReason {
+    /// Its creation was cut off; no client has ever used it.
+    #[error("it was never created to its end")]
+    NeverCreated,
+    /// Its order is damaged, and how: serving it would roll it back.
+    #[error("{0}")]
+    Damaged(String),
+}
+
 /// Why a running server stopped other than by request.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

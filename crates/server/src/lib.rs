@@ -52,7 +52,7 @@ pub use convert::{
     BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
     convert,
 };
-pub use error::{OpenError, OrderLocationError, RunError, WitnessSettingsError};
+pub use error::{OpenError, OrderLocationError, RunError, UnservedReason, WitnessSettingsError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;
 pub use parcels::ParcelSettings;

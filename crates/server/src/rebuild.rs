@@ -91,7 +91,7 @@ impl RebuildTarget {
         }
         let (core, _, _) = crate::server::open_host(config)?;
         match core.damaged().get(&file_system) {
-            Some(why) => Err(RebuildError::Damaged(why.clone())),
+            Some(why) => Err(RebuildError::Damaged(why.to_string())),
             None => Ok(RebuildTarget { core, file_system }),
         }
     }

@@ -225,11 +225,11 @@ fn separate_blocks(
         Some(BlocksLocation::Bucket(address)) => (None, Some(address.clone())),
         None => (None, None),
     };
-    if let Some(was) = block_store::blocks_elsewhere(data.path()) {
-        let was_bucket = was.starts_with("s3:");
-        if was_bucket && server.is_some() || !was_bucket && bucket.is_some() {
-            return Err(BlocksOpenError::OtherKind { data: data.path().to_owned(), place: was }.into());
-        }
+    if let (Some(wanted), Some(place)) = (&config.blocks, block_store::blocks_elsewhere(data.path()))
+        && std::mem::discriminant(wanted) != std::mem::discriminant(&place)
+    {
+        let (data, place) = (data.path().to_owned(), place.to_string());
+        return Err(BlocksOpenError::OtherKind { data, place }.into());
     }
     let (path, anew) = (data.path(), config.blocks_anew);
     let settings = BucketSettings {

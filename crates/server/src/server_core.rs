@@ -18,7 +18,7 @@ use crate::block_store::{BlockStore, LocalBlocks};
 use crate::blocks;
 use crate::clock::Clock;
 use crate::config::{CoreSettings, CreatePolicy};
-use crate::error::OpenError;
+use crate::error::{OpenError, UnservedReason};
 use crate::file_system::{Author, Claim, FileSystem, InheritedState};
 use crate::notes::{LeasesNote, LocksNote, NotedSession};
 use crate::order::etcd::Cluster;
@@ -62,7 +62,7 @@ pub struct ServerCore {
     allowed: AllowedSuperusers,
     pub(crate) file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
     /// File systems whose order is damaged, and how: serving them would roll them back.
-    pub(crate) damaged: RwLock<BTreeMap<Digest, String>>,
+    pub(crate) damaged: RwLock<BTreeMap<Digest, UnservedReason>>,
     /// The servers that share the order, if it is in etcd.
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) creating: Mutex<()>,
@@ -172,7 +172,7 @@ impl ServerCore {
                 // The others need not suffer.
                 Err(error) if error.is_of_one_file_system() => {
                     tracing::error!(file_system = %id, %error, "this file system is not served");
-                    damaged.insert(id, error.to_string());
+                    damaged.insert(id, UnservedReason::Damaged(error.to_string()));
                 }
                 Err(error) => return Err(error),
             }
@@ -198,7 +198,7 @@ impl ServerCore {
     }
 
     /// File systems that are not served because their order is damaged, and how.
-    pub fn damaged(&self) -> BTreeMap<Digest, String> {
+    pub fn damaged(&self) -> BTreeMap<Digest, UnservedReason> {
         self.damaged.read().clone()
     }
 
@@ -245,7 +245,7 @@ impl ServerCore {
             return GreetingReply { answer: Response::Hello(welcome), file_system: None, admitted };
         };
         if let Some(why) = self.damaged.read().get(&wanted) {
-            return refused(ServerError::Storage(why.clone()));
+            return refused(ServerError::Storage(why.to_string()));
         }
         let Some(file_system) = self.file_system(&wanted) else {
             return refused(self.why_not_here(&wanted));
@@ -415,7 +415,7 @@ impl ServerCore {
         let checked = blocks::check_attached(given)?;
         let id = superuser.file_system_id();
         if let Some(why) = self.damaged.read().get(&id) {
-            return Err(ServerError::Storage(why.clone()).into());
+            return Err(ServerError::Storage(why.to_string()).into());
         }
         let _creating = self.creating.lock();
         if let Some(existing) = self.file_systems.read().get(&id) {

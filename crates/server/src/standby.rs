@@ -5,6 +5,7 @@
 //! waits for sessions that may hold locks or leases. A server that gives one up discards its state in memory, and the
 //! clients look for the active server again.
 
+use crate::error::UnservedReason;
 use crate::file_system::{FileSystem, InheritedState};
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{ActiveStatus, Notes, Order, OrderError};
@@ -23,8 +24,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const RENEW_EVERY: Duration = Duration::from_millis(600);
 /// When etcd has not answered for this long, clients that greet a file system get an error that says so.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
-/// The reason given for a file system whose creation was cut off; no client has ever used it.
-pub(crate) const NEVER_CREATED: &str = "it was never created to its end";
 /// How long a hand-over waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -203,7 +202,7 @@ impl ServerCore {
                     // The others do not wait for it.
                     Err(OrderError::Damaged(why)) => {
                         tracing::error!(file_system = %id, why, "this file system is not served");
-                        self.damaged.write().insert(*id, why);
+                        self.damaged.write().insert(*id, UnservedReason::Damaged(why));
                     }
                     Err(error) => return Err(error),
                 }
@@ -256,11 +255,11 @@ impl ServerCore {
             Ok(None) => {
                 tracing::info!(file_system = %id, "ignoring a file system that was never created");
                 release(cluster, id);
-                self.damaged.write().insert(id, NEVER_CREATED.to_owned());
+                self.damaged.write().insert(id, UnservedReason::NeverCreated);
             }
             Err(error) if error.is_of_one_file_system() => {
                 tracing::error!(file_system = %id, %error, "this file system is not served");
-                self.damaged.write().insert(id, error.to_string());
+                self.damaged.write().insert(id, UnservedReason::Damaged(error.to_string()));
             }
             Err(error) => {
                 tracing::warn!(file_system = %id, %error, "it cannot be served now");

@@ -201,7 +201,7 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
         bytes_copied: report.copied_bytes,
         segments_shared: report.shared_segments,
         bytes_shared: report.shared_bytes,
-        blocks_at: holdfast_server::blocks_elsewhere(&arguments.data),
+        blocks_at: holdfast_server::blocks_elsewhere(&arguments.data).map(|location| location.to_string()),
     };
     format.print(&done, |done| {
         let mut text = format!(

@@ -45,8 +45,8 @@ pub use server_config::BlockServerConfig;
 pub use server_error::{BlockServerError, ElectionError, ServedStoreError};
 pub use serving::BlockServer;
 
-/// The address of the block server or bucket that has the blocks of the server with this data directory; `None`: they are in it.
-pub fn blocks_elsewhere(data: &std::path::Path) -> Option<String> {
-    let bucket = bucket::remembered(data).ok().flatten().map(|address| address.to_string());
-    bucket.or_else(|| note::Note::read(data).ok().flatten().map(|note| note.address.to_string()))
+/// The block server or bucket that has the blocks of the server with this data directory; `None`: they are in it.
+pub fn blocks_elsewhere(data: &std::path::Path) -> Option<BlocksLocation> {
+    let bucket = bucket::remembered(data).ok().flatten().map(BlocksLocation::Bucket);
+    bucket.or_else(|| Some(BlocksLocation::Server(note::Note::read(data).ok().flatten()?.address.clone())))
 }

@@ -69,9 +69,9 @@ impl Seats {
     }
 
     /// Opens all of them, for good.
-    pub(super) fn open_all(&self) -> Result<(), (Seat, ServedStoreError)> {
+    pub(super) fn open_all(&self) -> Result<(), (Seat, Box<ServedStoreError>)> {
         for seat in &self.all {
-            let store_server = (self.open)(seat).map_err(|why| (*seat, why))?;
+            let store_server = (self.open)(seat).map_err(|why| (*seat, Box::new(why)))?;
             let store = Store::Here(Arc::new(store_server));
             self.state.lock().held.insert(*seat, HeldSeat { since: 0, store });
         }

@@ -30,7 +30,7 @@ pub enum BlockServerError {
         /// The consistency server's key.
         server: PublicKey,
         /// The reason.
-        why: ServedStoreError,
+        why: Box<ServedStoreError>,
     },
     /// A store of a consistency server cannot be opened.
     #[error("the blocks of the server {server}: {why}")]
@@ -38,7 +38,7 @@ pub enum BlockServerError {
         /// The consistency server's key.
         server: PublicKey,
         /// The reason.
-        why: ServedStoreError,
+        why: Box<ServedStoreError>,
     },
 }
 

@@ -116,7 +116,7 @@ impl BlockServer {
         };
         let mut unnamed = Vec::new();
         for (server, address) in config.allowed.iter().flat_map(|server| Some((server, bucket.as_ref()?))) {
-            let failed = |why| BlockServerError::InBucket { server: *server, why };
+            let failed = |why| BlockServerError::InBucket { server: *server, why: Box::new(why) };
             let bucket = buckets(&address.below(&server.to_string()));
             if !division::agrees(&*bucket, shards).map_err(failed)? {
                 unnamed.push((*server, bucket));
@@ -127,7 +127,7 @@ impl BlockServer {
         }
         for (server, bucket) in unnamed {
             division::say(&*bucket, shards)
-                .map_err(|error| BlockServerError::InBucket { server, why: error.into() })?;
+                .map_err(|error| BlockServerError::InBucket { server, why: Box::new(error.into()) })?;
         }
         let (servers, anew, takes_over) =
             (config.data.join("servers"), config.blocks_anew, config.candidate.is_some());

@@ -131,7 +131,7 @@ fn statistics(core: &ServerCore) -> Result<Statistics, TaskError> {
     let counters = &core.resources.counters;
     Ok(Statistics {
         file_systems: core.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
-        unserved: core.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
+        unserved: core.damaged().iter().map(|(id, why)| (*id, why.to_string())).collect(),
         blocks: store.blocks,
         block_bytes: store.block_bytes,
         deleted_bytes: store.deleted_bytes,

@@ -31,9 +31,9 @@ use crate::block_store::{
 use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
+use crate::error::UnservedReason;
 use crate::moved::moved_from;
 use crate::server_core::ServerCore;
-use crate::standby::NEVER_CREATED;
 use error::{failed, put_file};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
@@ -187,7 +187,7 @@ pub fn convert(
     if marks::is_converted_to(&old, &to.data, &begun)? {
         return done();
     }
-    let was_elsewhere = blocks_elsewhere(&old);
+    let was_elsewhere = blocks_elsewhere(&old).map(|location| location.to_string());
     let (core, data, key) = crate::server::open_bare(config, &|storage| Arc::new(storage))?;
     let mut source = SourceOrder::of(&data)?;
     check_destinations(to, was_elsewhere.as_deref(), source.as_ref().map(SourceOrder::access))?;
@@ -336,7 +336,8 @@ fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
     if let Some(doubt) = core.resources.blocks.status().and_then(|status| status.doubt) {
         return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
     }
-    if let Some((id, why)) = core.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
+    if let Some((id, why)) = core.damaged().into_iter().find(|(_, why)| *why != UnservedReason::NeverCreated)
+    {
         return Err(ConvertError::Damaged(format!(
             "the order of {id} is damaged ({why}): put it right first (docs/when-something-is-wrong.md)"
         )));
