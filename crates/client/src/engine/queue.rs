@@ -186,15 +186,14 @@ pub(super) enum NextWork {
 }
 
 impl Queue {
-    /// Adds a request; hands it back once the engine has stopped.
-    pub fn push(&self, job: Job) -> Result<(), Job> {
+    /// Adds a request; `false` once the engine has stopped.
+    pub fn push(&self, job: Job) -> bool {
         let mut jobs = self.jobs.lock();
-        if jobs.stopped {
-            return Err(job);
+        if !jobs.stopped {
+            jobs.waiting.push_back(job);
+            self.arrived.notify_one();
         }
-        jobs.waiting.push_back(job);
-        self.arrived.notify_one();
-        Ok(())
+        !jobs.stopped
     }
 
     /// Adds an event for the signer; `false` once the engine has stopped.
@@ -310,7 +309,7 @@ impl Queue {
         self.jobs.lock().waiting.len()
     }
 
-    /// From now on requests are handed back.
+    /// From now on no request is taken.
     pub fn stop(&self) {
         self.jobs.lock().stopped = true;
         self.arrived.notify_all();

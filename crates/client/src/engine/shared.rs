@@ -234,7 +234,7 @@ impl Shared {
             span: Span::current(),
         };
         self.counters.gathered.fetch_add(1, Relaxed);
-        if self.queue.push(job).is_err() {
+        if !self.queue.push(job) {
             return Err(self.check().err().unwrap_or_else(stopped));
         }
         // The engine may have frozen between the check and the push; then nobody would answer.
