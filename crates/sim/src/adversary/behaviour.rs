@@ -2,7 +2,7 @@
 
 use super::oracle::{Call, TreePosition};
 use super::scene::{ALICE, BOB, CAROL, DAVE, NAMES, ROOT, Scene, content};
-use super::stage::{Stage, about_grants, about_views};
+use super::stage::{Stage, about_grants, about_views, denials};
 use super::witness::Witness;
 use super::world::{Habits, Image, Link, Machine, Server, server_key};
 use super::{forge, restored, warrants};
@@ -548,22 +548,7 @@ impl Behaviour {
                     }),
                 );
             }
-            B::AbortAcknowledged => stage.lie(
-                victim,
-                Arc::new(move |request, honest| {
-                    let denial = match &request {
-                        Request::Fast { .. } => Response::Refused,
-                        _ => Response::Aborted,
-                    };
-                    Ok(match honest(request) {
-                        Response::Committed(_) | Response::LeasedCommitted(..) => {
-                            lies_told.one();
-                            denial
-                        }
-                        other => other,
-                    })
-                }),
-            ),
+            B::AbortAcknowledged => stage.lie(victim, denials(&lies_told)),
             B::ReplayAnswers => {
                 let former = stage.scene.shown_yesterday.clone();
                 let receipt: Mutex<Option<Response>> = Mutex::default();

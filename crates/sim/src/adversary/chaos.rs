@@ -7,13 +7,12 @@
 use super::forge;
 use super::oracle::{Call, Event, Outcome, TreePosition};
 use super::scene::{ALICE, BOB, CAROL, content};
-use super::stage::{LieCounter, Stage, about_views};
+use super::stage::{LieCounter, Stage, about_views, denials};
 use super::world::{Image, Liar, Mount, Refusal, Server};
 use crate::random::Random;
 use holdfast_client::{FsError, StartError};
 use holdfast_content::DeviceId;
 use holdfast_log::simulated::Crash;
-use holdfast_protocol::message::{Request, Response};
 use holdfast_rpc::RpcError;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -235,28 +234,10 @@ impl Chaos {
                 let shown = self.stage.view(who, elsewhere);
                 about_views(lies_told, move |reply| *reply = shown.clone())
             }
-            7 => denial(lies_told),
+            7 => denials(lies_told),
             _ => losses(turn),
         }
     }
-}
-
-/// Says of an operation that was accepted that it was not.
-fn denial(lies_told: &LieCounter) -> Liar {
-    let lies_told = lies_told.clone();
-    Arc::new(move |request, honest| {
-        let denial = match &request {
-            Request::Fast { .. } => Response::Refused,
-            _ => Response::Aborted,
-        };
-        Ok(match honest(request) {
-            Response::Committed(_) | Response::LeasedCommitted(..) => {
-                lies_told.one();
-                denial
-            }
-            other => other,
-        })
-    })
 }
 
 /// Some requests and some answers get lost.

@@ -350,3 +350,21 @@ pub fn about_grants(
         })
     })
 }
+
+/// Says of an operation that was accepted that it was not.
+pub fn denials(lies_told: &LieCounter) -> Liar {
+    let lies_told = lies_told.clone();
+    Arc::new(move |request, honest| {
+        let denial = match &request {
+            Request::Fast { .. } => Response::Refused,
+            _ => Response::Aborted,
+        };
+        Ok(match honest(request) {
+            Response::Committed(_) | Response::LeasedCommitted(..) => {
+                lies_told.one();
+                denial
+            }
+            other => other,
+        })
+    })
+}
