@@ -296,7 +296,7 @@ const CIRCLES: &[(&str, usize)] = &[
     ("protocol", 4),
     ("release", 2),
     ("rpc", 4),
-    ("server", 11),
+    ("server", 2),
     ("sim", 4),
     ("stack", 3),
     ("store", 12),
