@@ -7,7 +7,8 @@ use holdfast_client::{FsError, StartError};
 use holdfast_content::Handle;
 use std::time::Duration;
 
-const ABORT_AFTER: Duration = Duration::from_millis(400);
+/// No operation is given up because the machine is slow: it would be made again after those that came later.
+const ABORT_AFTER: Duration = Duration::from_secs(3600);
 
 /// Proves: in a new file system with two users and a group, what one user writes the other reads.
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::mounts::settings::MountSettings;
 use holdfast_client::FsError;
-use holdfast_client::files::{Ino, OpenAdmission, OpenAttempt, OpenDecision};
+use holdfast_client::files::{Ino, OpenAdmission, OpenAttempt, OpenDecision, ProgramGuard};
 use holdfast_program_identity::guard::{Admission, Decision, Guard, OpenRequest, Settings};
 use holdfast_program_identity::manifest;
 use holdfast_program_identity::rules::Rights;
@@ -19,7 +19,7 @@ pub fn new(settings: &MountSettings) -> Arc<Guard> {
 }
 
 /// The guard, as the inode API asks it.
-pub struct ProgramGuard(pub Arc<Guard>);
+pub struct MountGuard(pub Arc<Guard>);
 
 struct NewFileAdmission(Arc<Admission>);
 
@@ -40,7 +40,7 @@ fn open_request<'a>(entering: &'a OpenAttempt<'_>) -> OpenRequest<'a> {
     }
 }
 
-impl holdfast_client::files::ProgramGuard for ProgramGuard {
+impl ProgramGuard for MountGuard {
     fn enter(&self, entering: &OpenAttempt<'_>) -> OpenDecision {
         match self.0.open(&open_request(entering)) {
             Decision::Admitted => OpenDecision::Admitted,

@@ -2,7 +2,7 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::conflicts;
-use super::guard::{self, ProgramGuard};
+use super::guard::{self, MountGuard};
 use super::past::{self, PastState};
 use super::pinning::Pinner;
 use super::requests::MountRequest;
@@ -415,7 +415,7 @@ impl Service {
             None => FileSystem::new(Arc::clone(&self.engine), options)?,
         };
         let guard = guard::new(settings);
-        files.set_guard(Arc::new(ProgramGuard(Arc::clone(&guard))));
+        files.set_guard(Arc::new(MountGuard(Arc::clone(&guard))));
         let number = state.begun;
         state.begun += 1;
         let service = Arc::downgrade(self);
