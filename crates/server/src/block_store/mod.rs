@@ -35,6 +35,7 @@ pub use interface::{BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary}
 pub(crate) use interface::{load_one, sound, stored_bytes};
 pub use local::LocalBlocks;
 pub(crate) use local::summary_of;
+#[cfg(feature = "convert")]
 pub(crate) use location::machine_name;
 pub use location::{BlocksLocation, LocationError, bucket_address};
 pub(crate) use note::FILES;
