@@ -8,6 +8,7 @@ pub mod error;
 pub mod evidence;
 pub mod files;
 pub mod interrupt;
+mod pauses;
 pub mod pinned;
 pub mod processes;
 pub mod reader;

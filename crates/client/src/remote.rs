@@ -2,6 +2,7 @@
 //! in its place: a server in the same process, a lying one, one that dies at the worst moment.
 
 use crate::interrupt;
+use crate::pauses::Pauses;
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, LinkEstimate, RpcError};
@@ -129,7 +130,7 @@ pub fn call_patiently(
     deadline: Duration,
 ) -> Result<Response, RpcError> {
     let end = Instant::now() + deadline;
-    let mut pause = Duration::from_millis(20);
+    let mut pauses = Pauses::new(Duration::from_millis(20), Duration::from_secs(1));
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let result = match remote.call_lent(request, left) {
@@ -137,9 +138,12 @@ pub fn call_patiently(
             other => other,
         };
         match result {
-            Err(error) if error.is_transient() && Instant::now() + pause < end && !interrupt::is_raised() => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_secs(1));
+            Err(error)
+                if error.is_transient()
+                    && Instant::now() + pauses.peek() < end
+                    && !interrupt::is_raised() =>
+            {
+                std::thread::sleep(pauses.after_failure());
             }
             other => return other,
         }

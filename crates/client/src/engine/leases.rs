@@ -8,6 +8,7 @@
 use super::lease_requests::LeaseRequests;
 use super::shared::Shared;
 use crate::backend::ReadSet;
+use crate::pauses::Pauses;
 use crate::remote::Remote;
 use holdfast_content::Handle;
 use holdfast_protocol::leases::{LeaseGrant, LeaseHolder, LeaseRequest, RecalledLeases};
@@ -24,10 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For how long who has looked at something that another device held exclusively is taken to work where that one does, in
 /// milliseconds.
 const CONTENDED_MS: u64 = 1_000;
-/// First pause after a question without an answer.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Pauses after questions without an answer.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long the end of this run may wait for the server to hear of it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -295,14 +294,14 @@ impl Leases {
 
     /// Asks for recalls while there is anything to recall, until it is stopped.
     pub fn run(&self, shared: &Shared) {
-        let mut pause = PAUSE_MIN;
+        let mut pauses = PAUSES;
         while let Some((epoch, acknowledged, log_size, wait_ms)) = self.next_question() {
             let log_size = Some(log_size);
             let request = Request::AwaitRecall { run: self.run, epoch, acknowledged, log_size, wait_ms };
             let patience = Duration::from_millis(wait_ms.into()) + PATIENCE;
             match shared.remote.call(request, patience) {
                 Ok(Response::Difference(difference)) => {
-                    pause = PAUSE_MIN;
+                    pauses.reset();
                     {
                         let mut state = self.state.lock();
                         state.holder.note_answer(epoch, acknowledged);
@@ -311,7 +310,7 @@ impl Leases {
                     shared.queue.push_view(difference);
                 }
                 Ok(Response::Recalled(recall)) => {
-                    pause = PAUSE_MIN;
+                    pauses.reset();
                     self.state.lock().holder.note_answer(epoch, acknowledged);
                     let Some(recall) = recall else { continue };
                     let dropped = {
@@ -343,9 +342,8 @@ impl Leases {
                     shared.resend.disturbed();
                     let mut state = self.state.lock();
                     if !state.stop {
-                        self.changed.wait_for(&mut state, pause);
+                        self.changed.wait_for(&mut state, pauses.after_failure());
                     }
-                    pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
         }

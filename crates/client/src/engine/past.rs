@@ -9,6 +9,7 @@ use super::shared::Shared;
 use super::{Engine, PastState};
 use crate::error::{FsError, IntegrityReport};
 use crate::evidence::now_ns;
+use crate::pauses::Pauses;
 use crate::remote::call_patiently;
 use crate::tree::{self, Base, Names, ReadError, View};
 use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, PrincipalId, SourceError};
@@ -200,7 +201,7 @@ impl Engine {
         if let Some(offence) = name_offence(name) {
             return Err(FsError::Invalid(offence.to_owned()));
         }
-        let mut pause = Duration::from_millis(50);
+        let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_millis(500));
         for _ in 1..NAME_ATTEMPTS {
             match self.name_present(name) {
                 // While others change something, the state that was noted may give way to a later one of the same second.
@@ -209,8 +210,7 @@ impl Engine {
                 }
                 other => return other,
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(500));
+            std::thread::sleep(pauses.after_failure());
         }
         self.name_present(name)
     }
@@ -244,12 +244,11 @@ impl Engine {
     }
 
     fn note(&self) -> Result<Vec<PastState>, FsError> {
-        let mut pause = Duration::from_millis(10);
+        let mut pauses = Pauses::new(Duration::from_millis(10), Duration::from_millis(500));
         for _ in 0..NOTE_ATTEMPTS {
             match self.list_states(0, true) {
                 Err(FsError::Busy) => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(500));
+                    std::thread::sleep(pauses.after_failure());
                 }
                 other => return other,
             }

@@ -4,6 +4,7 @@ use super::queue::SignerEvent;
 use super::shared::{LatestView, Shared};
 use crate::backend::ReadSet;
 use crate::error::FsError;
+use crate::pauses::Pauses;
 use crate::store::VerifiedStore;
 use crate::tree::{self, Base, Names, ReadError, View};
 use holdfast_content::{
@@ -145,7 +146,7 @@ impl Snapshot {
     ) -> Result<T, FsError> {
         let deadline = Instant::now() + self.shared.deadline;
         let mut missing = None;
-        let mut pause = Duration::from_millis(5);
+        let mut pauses = Pauses::new(Duration::from_millis(5), Duration::from_millis(500));
         loop {
             self.shared.check()?;
             if self.is_withheld(file) {
@@ -157,8 +158,7 @@ impl Snapshot {
                 self.renew(file)?;
                 if self.is_withheld(file) {
                     // An honest server lets nobody have it meanwhile; one that was asked again knows nothing of it.
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(500));
+                    std::thread::sleep(pauses.after_failure());
                 }
                 continue;
             }
@@ -179,8 +179,7 @@ impl Snapshot {
                     match self.shared.wait_settled(tag, deadline) {
                         Some(structure) => self.adopt_structure(*structure)?,
                         None => {
-                            std::thread::sleep(pause);
-                            pause = (pause * 2).min(Duration::from_millis(500));
+                            std::thread::sleep(pauses.after_failure());
                             self.renew(file)?;
                         }
                     }

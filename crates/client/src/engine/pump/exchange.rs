@@ -4,6 +4,7 @@ use super::{Operation, OperationLeases, PAUSE_MAX, Pump, PumpEnd};
 use crate::engine::leases::now_ms;
 use crate::engine::shared::is_definite;
 use crate::error::FsError;
+use crate::pauses::Pauses;
 use crate::tree::{Plan, ReadError};
 use holdfast_content::{Membership, Reference};
 use holdfast_crypto::Digest;
@@ -30,7 +31,7 @@ impl Pump {
         request: Request,
         operation: &mut Operation,
     ) -> Result<VecDeque<Effect>, PumpEnd> {
-        let mut pause = Duration::from_millis(20);
+        let mut pauses = Pauses::new(Duration::from_millis(20), PAUSE_MAX);
         let committing = matches!(request, Request::Commit { .. });
         let mut was_away = false;
         loop {
@@ -83,8 +84,7 @@ impl Pump {
                 // Unmounting does not wait for a server that is away; a restart sends it again.
                 return Err(PumpEnd::Stopped);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            std::thread::sleep(pauses.after_failure());
         }
     }
 
@@ -330,7 +330,7 @@ impl Pump {
         reference: &Reference,
         operation: &Operation,
     ) -> Result<Arc<Membership>, PumpEnd> {
-        let mut pause = Duration::from_millis(50);
+        let mut pauses = Pauses::new(Duration::from_millis(50), PAUSE_MAX);
         loop {
             match Membership::load(&self.shared.store, reference) {
                 Ok(members) => return Ok(Arc::new(members)),
@@ -344,8 +344,7 @@ impl Pump {
             if self.shared.queue.is_stopped() {
                 return Err(PumpEnd::Stopped);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            std::thread::sleep(pauses.after_failure());
         }
     }
 }

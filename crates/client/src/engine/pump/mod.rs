@@ -25,6 +25,7 @@ use super::shared::{Shared, stopped};
 use crate::backend::ReadSet;
 use crate::error::FsError;
 use crate::evidence::now_ns;
+use crate::pauses::Pauses;
 use crate::state::StateLog;
 use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{DeviceId, Handle, Membership, Tag};
@@ -439,7 +440,7 @@ impl Pump {
     /// again, as that may be a person.
     fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, SignError>, PumpEnd> {
         let _span = trace_span!(target: "operation", "sign").entered();
-        let mut pause = Duration::from_millis(20);
+        let mut pauses = Pauses::new(Duration::from_millis(20), PAUSE_MAX);
         loop {
             let error = match self.signer.step(&*self.key, event.clone()) {
                 Ok(effects) => {
@@ -459,8 +460,7 @@ impl Pump {
             if self.shared.queue.is_stopped() {
                 return Err(PumpEnd::Stopped);
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            std::thread::sleep(pauses.after_failure());
         }
     }
 

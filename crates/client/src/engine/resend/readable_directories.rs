@@ -8,6 +8,7 @@
 //! Cost: nodes that changed, every two seconds at most; less and less often while this device changes nothing itself.
 
 use crate::engine::shared::Shared;
+use crate::pauses::Pauses;
 use crate::tree::{Base, ReadError, directory_of};
 use holdfast_content::{Handle, LiveMap, MapRoot, MerkleMap, PrincipalId};
 use holdfast_protocol::structure::View;
@@ -36,7 +37,7 @@ struct State {
     view: Option<Arc<View>>,
     /// Nothing is read before this moment.
     due: Option<Instant>,
-    pause: Duration,
+    pauses: Pauses,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,8 +49,8 @@ enum MapKey {
 impl Default for ReadableDirectories {
     fn default() -> Self {
         let directories = LruCache::new(NonZeroUsize::new(DIRECTORIES_MAX).expect("not zero"));
-        let (maps, view, due, pause) = (BTreeMap::new(), None, None, PAUSE_MIN);
-        ReadableDirectories(Mutex::new(State { directories, maps, view, due, pause }))
+        let (maps, view, due, pauses) = (BTreeMap::new(), None, None, Pauses::new(PAUSE_MIN, PAUSE_MAX));
+        ReadableDirectories(Mutex::new(State { directories, maps, view, due, pauses }))
     }
 }
 
@@ -59,7 +60,7 @@ impl ReadableDirectories {
         let mut state = self.0.lock();
         for directory in directories {
             state.directories.put(directory, ());
-            state.pause = PAUSE_MIN;
+            state.pauses.reset();
             state.due = state.due.map(|due| due.min(Instant::now() + PAUSE_MIN));
         }
     }
@@ -80,8 +81,7 @@ impl ReadableDirectories {
                 state.view = Some(base.view.clone());
                 return;
             }
-            state.due = Some(now + state.pause);
-            state.pause = (state.pause * 2).min(PAUSE_MAX);
+            state.due = Some(now + state.pauses.after_failure());
             let directories: Vec<Handle> =
                 state.directories.iter().map(|(directory, ())| *directory).collect();
             (directories, std::mem::take(&mut state.maps))

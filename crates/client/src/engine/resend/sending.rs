@@ -11,6 +11,7 @@ use crate::engine::shared::Shared;
 use crate::error::FsError;
 use crate::evidence::now_ns;
 use crate::files::{NetChange, Outcome, Record, Replay, ReplayKind, Sender, content_digest};
+use crate::pauses::Pauses;
 use crate::statement::Branch;
 use crate::store::WriteTarget;
 use crate::tree::{Base, ReadError};
@@ -26,10 +27,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First pause after an attempt that failed for now.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Pauses between attempts that fail for now.
+const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
 /// Attempts, if it is not for a server that is away, before programs are not kept waiting any more.
 const ATTEMPTS_MAX: u32 = 10;
 
@@ -206,7 +205,7 @@ impl Resend {
         shared: &Arc<Shared>,
         attempt: &mut dyn FnMut() -> Result<T, FsError>,
     ) -> Result<T, StopReason> {
-        let (mut pause, mut attempts) = (PAUSE_MIN, 0);
+        let (mut pauses, mut attempts) = (PAUSES, 0);
         loop {
             if let Err(error) = shared.may_operate(true) {
                 return Err(StopReason::Paused(match error {
@@ -229,9 +228,8 @@ impl Resend {
             tracing::debug!(%error, "not sent again yet");
             let mut state = self.state.lock();
             if !state.stop {
-                self.changed.wait_for(&mut state, pause);
+                self.changed.wait_for(&mut state, pauses.after_failure());
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

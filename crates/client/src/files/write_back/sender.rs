@@ -9,6 +9,7 @@ use crate::error::FsError;
 use crate::files::SalvageReport;
 use crate::files::salvage::{self, STEP_BYTES, SalvageRequest};
 use crate::files::state::content_roots;
+use crate::pauses::Pauses;
 use crate::store::WriteTarget;
 use crate::tree::{Changes, Edit, View};
 use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
@@ -64,7 +65,7 @@ enum SendOutcome {
 
 /// The sender's thread: sends batches until the engine stops.
 pub fn run(shared: &Arc<Shared>) {
-    let mut pause = Duration::from_millis(100);
+    let mut pauses = Pauses::new(Duration::from_millis(100), PAUSE_MAX);
     // After a batch that is refused, edits are sent one by one until the one to blame is found.
     let mut one_by_one_until = 0;
     let mut integrity_failures = 0;
@@ -80,7 +81,7 @@ pub fn run(shared: &Arc<Shared>) {
         match send(shared, &batch, &mut earlier) {
             SendOutcome::Sent => {
                 integrity_failures = 0;
-                pause = Duration::from_millis(100);
+                pauses.reset();
                 shared.set_server_away(false);
             }
             // The server may come to its senses; if not, other edits must not wait for ever.
@@ -99,8 +100,7 @@ pub fn run(shared: &Arc<Shared>) {
                     shared.set_server_away(true);
                 }
                 shared.note_trouble(error);
-                sleep(shared, pause);
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(shared, pauses.after_failure());
             }
             SendOutcome::Never(_) if batch.len() > 1 => one_by_one_until = last,
             SendOutcome::Never(error) => give_up(shared, &batch, &error),
