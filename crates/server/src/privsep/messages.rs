@@ -44,7 +44,8 @@ pub enum BackEndRequest {
     Log {
         /// Whether the line is a warning; otherwise it is information.
         warning: bool,
-        /// The line. Untrusted: control characters are replaced, and no more than one a second are written.
+        /// The line. It is not trusted: control characters are replaced, and at most one line a second is
+        /// written.
         text: String,
     },
 }
@@ -56,9 +57,9 @@ pub enum BackEndReply {
     Nonce([u8; 32]),
     /// The server's signature.
     Signature([u8; 64]),
-    /// The peer's signature holds. The reply carries a file: the stream for the connection.
+    /// The peer's signature is valid. A file comes with the reply: the stream for the connection.
     Introduced,
-    /// The line was logged, or left out because there are too many.
+    /// The line was logged, or dropped because there were too many.
     Logged,
 }
 
@@ -99,7 +100,7 @@ pub struct FrontEndSettings {
 }
 
 impl FrontEndSettings {
-    /// For a server with this key and these limits.
+    /// The configuration for a server with this key and these limits.
     pub fn new(key: [u8; 32], limits: &Limits) -> FrontEndSettings {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         FrontEndSettings {
