@@ -26,7 +26,7 @@ impl SharedFile {
         self.file.display().to_string()
     }
 
-    /// The profile's credentials; `None`: there is no file, or it does not have them.
+    /// The profile's credentials; `None` if there is no file, or it does not have them.
     pub(super) fn read(&self) -> Result<Option<Credentials>, CredentialsError> {
         match std::fs::read_to_string(&self.file) {
             Ok(text) => Ok(of_profile(&Zeroizing::new(text), &self.profile, &self.shown())),
@@ -36,7 +36,7 @@ impl SharedFile {
     }
 }
 
-/// What a profile of the shared file says.
+/// The credentials of a profile in the text of a shared file.
 fn of_profile(text: &str, profile: &str, file: &str) -> Option<Credentials> {
     let (mut inside, mut key_id, mut secret, mut token) = (false, None, None, None);
     for line in text.lines().map(str::trim) {
