@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The address where a server listens.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
