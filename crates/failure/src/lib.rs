@@ -44,9 +44,9 @@ pub enum Exit {
     InUse = 75,
     /// The server is not the one of this address, or there is no common protocol version.
     Protocol = 76,
-    /// Not allowed, or a key file that others can read.
-    NotAllowed = 77,
     /// It is not allowed, or others can read a key file.
+    NotAllowed = 77,
+    /// It was written by a newer version of holdfast.
     Newer = 78,
     /// The mount point cannot be used.
     MountPoint = 79,

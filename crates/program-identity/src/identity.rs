@@ -41,7 +41,7 @@ pub enum Weakness {
     Traced(u32),
     /// Its environment has this variable, which changes the code that it loads.
     Preload(String),
-    /// It has mapped this file as code, which not only root can change.
+    /// It has mapped this file as code, which users other than root may change.
     Foreign(String),
     /// Code of this file was changed in memory.
     Altered(String),

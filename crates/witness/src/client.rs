@@ -40,7 +40,7 @@ pub enum WitnessError {
 /// The reply of a witness.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WitnessReply {
-    /// It has signed, at this time in seconds since 1970.
+    /// The witness has co-signed, at this time in seconds since 1970.
     Cosigned(NoteSignature, u64),
     /// The head that the witness signed last has this size: it needs a proof from there.
     OldSize(u64),
