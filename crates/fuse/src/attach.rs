@@ -206,8 +206,9 @@ mod tests {
 
     impl Filesystem for Nothing {}
 
-    /// A mount is ours by its type and shows its source; while it is served it is not dead and nothing else is
-    /// mounted over it; when its server is gone it is dead, and is removed by whoever wants the directory.
+    /// A mount is recognised as ours by its type, and shows its source. While it is served, it does not count
+    /// as dead, and nothing else is mounted over it. When its server has ended, it is dead, and is removed
+    /// when the directory is needed.
     #[test]
     fn a_dead_mount_is_recognised_and_removed() {
         if !Path::new("/dev/fuse").exists() {
@@ -229,7 +230,7 @@ mod tests {
         assert!(matches!(mountpoint::prepare(&path), Err(MountError::AlreadyMounted { .. })));
         assert!(!mountpoint::remove_if_dead(&mount).expect("it answers"));
         mountpoint::unmount(&path, UnmountMode::Gently).expect("nobody uses it");
-        // Somebody else was quicker.
+        // Another process was faster.
         assert!(mountpoint::remove_if_dead(&mount).expect("it is gone"));
         served.join().expect("no panic").expect("no error");
 

@@ -178,7 +178,7 @@ fn system_time(ns: i64) -> SystemTime {
 mod tests {
     use super::*;
 
-    /// Times before and after the epoch survive the way to the kernel and back.
+    /// Times before and after the epoch are the same after conversion to the kernel's type and back.
     #[test]
     fn times_round_trip() {
         for ns in [0, 1, -1, 1_700_000_000_123_456_789, -1_000_000_001, i64::MAX, i64::MIN + 1] {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Every way to allocate that is offered is recognised; others are refused, not guessed.
+    /// Every supported mode of allocation is recognised; others are refused.
     #[test]
     fn ways_to_allocate() {
         assert_eq!(allocate(0), Some(Allocate::Extend));

@@ -426,7 +426,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Lines of the kernel's table are read, with and without tags, escapes undone.
+    /// Lines of the kernel's table are parsed, with and without tags, and escapes are undone.
     #[test]
     fn mountinfo_lines() {
         let line =
@@ -442,8 +442,8 @@ mod tests {
         assert_eq!(parse_line(b"nonsense"), None);
     }
 
-    /// A file, a missing directory, a directory with files and a mount point in use are refused, each in its
-    /// own words; an empty directory is taken.
+    /// A file, a missing directory, a directory with files and a mount point in use are each refused with an
+    /// error of their own; an empty directory is accepted.
     #[test]
     fn what_may_be_mounted_on() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -101,7 +101,8 @@ mod tests {
     use super::*;
     use holdfast_client::interrupt::is_raised;
 
-    /// Proves: a request can be called off before and while it is answered, not after; others are not concerned.
+    /// Proves: a request can be cancelled before and while it is answered, not after; other requests are not
+    /// affected.
     #[test]
     fn requests_are_called_off() {
         let outstanding = Outstanding::default();
@@ -118,7 +119,7 @@ mod tests {
         assert!(outstanding.calls.lock().is_empty());
     }
 
-    /// Proves: a request that yields to death only goes on until its program is gone.
+    /// Proves: a request that only death cancels goes on until its program is gone.
     #[test]
     fn only_death_calls_off() {
         let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep runs");

@@ -112,7 +112,8 @@ impl Write for Stream {
 mod tests {
     use super::*;
 
-    /// Idle, trickling and unread connections are given up; those that ask or take are kept.
+    /// Connections that are idle, send byte by byte or do not read are closed; those that send requests or
+    /// read stay.
     #[test]
     fn what_counts() {
         let (activity, mut watch) = (Activity::default(), Watch::default());

@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(NUMBER, 0xfe80_4801);
     }
 
-    /// Another file system does not understand, and says so.
+    /// Another file system does not understand the message, and says so.
     #[test]
     fn unheard() {
         let folder = tempfile::tempdir().expect("a folder");

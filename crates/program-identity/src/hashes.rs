@@ -301,7 +301,7 @@ mod tests {
         );
     }
 
-    /// Names with versions are known, others are not.
+    /// Names with versions are recognised, others are not.
     #[test]
     fn names() {
         for name in

@@ -410,7 +410,7 @@ fn is_fuse_mount_of(table: &str, id: &str, user: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Only a FUSE mount of the very user is that user's.
+    /// Only a FUSE mount of exactly this user counts as the user's own.
     #[test]
     fn whose_mount() {
         let table = "\

@@ -154,7 +154,7 @@ mod tests {
 
     fn of(command: &mut Command) -> Result<Identity, String> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        // It runs its own code once it has repeated a byte.
+        // The process runs its own code once it has repeated a byte.
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
         let found =
@@ -184,7 +184,7 @@ mod tests {
             identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default())
                 .is_err()
         );
-        // A thread of the kernel has no program.
+        // A kernel thread has no program.
         assert!(
             identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default()).is_err()
         );

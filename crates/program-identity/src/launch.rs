@@ -105,7 +105,7 @@ fn environment(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString>
 mod tests {
     use super::*;
 
-    /// Nothing that names code to load survives.
+    /// No variable that names code to load is passed on.
     #[test]
     fn environments() {
         let all =

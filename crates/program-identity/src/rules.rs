@@ -393,7 +393,7 @@ mod tests {
         let mut newer = bytes.clone();
         newer[5] = 3;
         assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(3)));
-        // Rules that are all plain have only the first form.
+        // Rules that are all plain have only the encoding of version 1.
         let all_plain = [MAGIC.as_slice(), &[2], &encode([rule(1, Rights::Read)].as_slice())].concat();
         assert!(matches!(RuleSet::decode(&all_plain), Err(RuleError::Malformed(_))));
         let mut empty = MAGIC.to_vec();

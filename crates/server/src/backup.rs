@@ -380,7 +380,7 @@ mod tests {
             self.folder.path().join(name)
         }
 
-        /// A segment of 100 bytes with a salt of its own.
+        /// Adds a segment of 100 bytes with a salt of its own.
         fn segment(&self, number: u32, salt: u8) -> (u32, u64) {
             let bytes = [&[salt; 64][..], &[salt; 36]].concat();
             fs::write(self.path("data/store").join(holdfast_log::segment_name(number)), bytes).unwrap();
@@ -391,7 +391,7 @@ mod tests {
             fs::remove_file(self.path("data/store").join(holdfast_log::segment_name(number))).unwrap();
         }
 
-        /// Copies by these moments and, if the last is whole, names the copy.
+        /// Copies by these moments. If the last one is complete, names the copy.
         fn copy(&self, moments: &[&[(u32, u64)]], name: &str) -> (bool, BackupReport) {
             let to = self.path("to/unfinished");
             make_directory(&to.join("store")).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     /// Proves: when a collection removes a segment before it was copied, the copy moves on to a later moment,
-    /// holds exactly that, and copies nothing twice.
+    /// contains exactly that, and copies nothing twice.
     #[test]
     fn a_vanished_segment_means_a_later_moment() {
         let disk = Disk::new();
@@ -437,8 +437,8 @@ mod tests {
         assert_eq!(latest(&disk.path("to")).unwrap(), Some(disk.path("to/a")));
     }
 
-    /// Proves: segments are shared with the backup before only if they are the same ones; a number used again
-    /// (another salt) is another segment.
+    /// Proves: a segment is shared with an earlier backup only if it is the same one; a number used again
+    /// (with another salt) is another segment.
     #[test]
     fn only_the_same_segments_are_shared() {
         let disk = Disk::new();
@@ -452,8 +452,8 @@ mod tests {
         assert_eq!(fs::read(disk.path("to/b/store/segment-0000000002.log")).unwrap()[0], 9);
     }
 
-    /// Proves: a backup that broke off in the middle of a file is no backup, cannot be served for want of
-    /// `FORMAT`, and the half file is not taken for a whole one by the next.
+    /// Proves: a backup that was interrupted in the middle of a file is no backup, cannot be served because
+    /// it has no `FORMAT`, and the next backup does not take the incomplete file for a complete one.
     #[test]
     fn an_unfinished_backup_does_not_count_as_whole() {
         let disk = Disk::new();
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!(fs::read(disk.path("to/a/store/segment-0000000001.log")).unwrap(), [1; 100]);
     }
 
-    /// Proves: a segment that is shorter than the server says is not passed over.
+    /// Proves: a segment that is shorter than the server says is an error.
     #[test]
     fn a_short_segment_is_an_error() {
         let disk = Disk::new();

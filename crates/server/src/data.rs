@@ -226,7 +226,7 @@ fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
 mod tests {
     use super::*;
 
-    /// Proves: the key is made once, kept private, found again, and refused when others can read it.
+    /// Proves: the key is made once, stays private, is found again, and is refused when others can read it.
     #[test]
     fn the_key_is_made_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -242,7 +242,8 @@ mod tests {
         assert!(matches!(data.server_key(), Err(OpenError::Key { .. })));
     }
 
-    /// Proves: a folder with files of others is refused and left as it is; one with what an administrator put there is not.
+    /// Proves: a folder with foreign files is refused and not changed; one with an administrator's files is
+    /// accepted.
     #[test]
     fn folders_of_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -260,7 +261,7 @@ mod tests {
         DataDirectory::open(folder.path()).unwrap();
     }
 
-    /// Proves: the list takes comments, survives bad lines, and allows nobody else.
+    /// Proves: the list may have comments, bad lines are skipped, and no other key is allowed.
     #[test]
     fn allowed_superusers_are_listed() {
         let folder = tempfile::tempdir().unwrap();

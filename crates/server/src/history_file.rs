@@ -204,8 +204,9 @@ fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Optio
 mod tests {
     use super::*;
 
-    /// Proves: where files are kept in an order that does not answer at the moment, past states that cannot be read are no damage,
-    /// after which a file system would not be served until the next start; what a medium answers is.
+    /// Proves: if the files are in an order that does not answer at the moment, unreadable past states do not
+    /// count as damage, after which the file system would not be served until the next start. An error of a
+    /// medium does.
     #[test]
     fn an_order_that_is_away_is_no_damage() {
         let error = |error: io::Error| HistoryError::from(error).open_error(Digest::ZERO);

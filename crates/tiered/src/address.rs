@@ -266,7 +266,7 @@ fn bytes_of(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Proves: an address means what it says, and is written as it is read.
+    /// Proves: an address is parsed correctly, and formatted as it was.
     #[test]
     fn addresses_are_read() {
         let text =
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((encoded.prefix.as_str(), encoded.place().as_str()), ("p/", "s3://abc/p"));
     }
 
-    /// Proves: objects are where stores have them, with the bucket in the path or in the host's name.
+    /// Proves: URLs of objects are those of real stores, with the bucket in the path or in the host's name.
     #[test]
     fn objects_are_located() {
         let url = |text: &str| text.parse::<BucketAddress>().unwrap().url();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(address.location().host, "h");
     }
 
-    /// Proves: what is no address is refused in words, and a secret in it is not repeated.
+    /// Proves: text that is not an address is refused with an explanation, which repeats no secret in it.
     #[test]
     fn other_text_is_refused() {
         for text in [

@@ -386,8 +386,8 @@ mod tests {
         hex.chunks(2).map(byte).collect()
     }
 
-    /// Proves: a manifest is laid out as the golden ones, with holes and without, and manifests and catalogues of before segments consisted of parts are
-    /// read.
+    /// Proves: manifests with and without holes are encoded as the golden ones, and manifests and catalogues
+    /// from before segments consisted of parts can be read.
     #[test]
     fn earlier_ones_are_read() {
         let whole = |number, sum, outline| Entry {
@@ -439,8 +439,8 @@ mod tests {
         assert_eq!(Catalogue::read(&storage).unwrap(), Some(catalogue));
     }
 
-    /// Proves: of a segment into which holes were punched again and again, and which was removed then, a manifest lists what it
-    /// was first of what it still is somewhere.
+    /// Proves: if holes were punched into a segment again and again and it was removed then, a manifest lists
+    /// the earliest form that it still has somewhere.
     #[test]
     fn what_was_condemned_first_is_listed() {
         let entry = |sum| Entry {
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(listed(&catalogue), []);
     }
 
-    /// Proves: what is written comes back, and no altered or shortened copy of it does.
+    /// Proves: encoded values are decoded again, and no altered or shortened copy is.
     #[test]
     fn altered_copies_are_refused() {
         let entry =
@@ -492,7 +492,7 @@ mod tests {
         assert!(matches!(Catalogue::read(&storage), Err(TieredError::Damaged { .. })));
     }
 
-    /// Proves: the owner's note and a head are read as written, and a part of one is none.
+    /// Proves: the owner's note and a head are read as they were written, and a part of one is refused.
     #[test]
     fn notes_come_back() {
         let owner = Owner { store: [1; 16], epoch: 7, token: [2; 16], host: "box one".into(), since_s: 9 };

@@ -346,7 +346,8 @@ mod tests {
         }
     }
 
-    /// Proves: large parts stay, small ones side by side become one, and where all are small, the segment becomes one object.
+    /// Proves: large parts stay, and adjacent small ones are joined; if all are small, the segment becomes
+    /// one object.
     #[test]
     fn small_parts_are_joined() {
         let lengths = |lengths: &[u32]| lengths.iter().map(|length| part(*length, false)).collect::<Vec<_>>();
@@ -366,8 +367,9 @@ mod tests {
         );
     }
 
-    /// Proves: whatever a segment consists of and wherever holes are punched, again and again: all that is in no hole is read
-    /// as before from what was kept or copied, holes are what was asked for, and what no hole touches is not copied.
+    /// Proves, for any form of a segment and any holes, punched again and again: bytes outside the holes are
+    /// read as before from kept or copied pieces; the holes are those requested; and parts that no hole
+    /// touches are not copied.
     #[test]
     fn what_is_between_holes_stays() {
         let store = [1; 16];
@@ -422,7 +424,8 @@ mod tests {
         }
     }
 
-    /// Proves: pieces that overlap, are out of order, empty, too long, or leave out the beginning make no segment.
+    /// Proves: pieces that overlap, are out of order, empty or too long, or leave out the beginning, are no
+    /// segment.
     #[test]
     fn unsound_pieces_are_noticed() {
         let piece = |offset, length| Piece { offset, length, source: Source::Copied { epoch: 1 } };

@@ -131,7 +131,7 @@ pub(crate) fn tail_of(store: &StoreId, name: &str) -> Option<(u32, u64, u64)> {
 mod tests {
     use super::*;
 
-    /// Proves: names are read as they were written, and what is none is not taken for one.
+    /// Proves: names are parsed as they were formatted, and other text is not taken for a name.
     #[test]
     fn names_come_back() {
         let id = [0xab; 16];

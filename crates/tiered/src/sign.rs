@@ -142,8 +142,8 @@ mod tests {
         authorization.rsplit_once('=').unwrap().1.to_owned()
     }
 
-    /// Proves: requests are signed as Amazon's published examples are ("Signature Calculations for the Authorization
-    /// Header: Transferring Payload in a Single Chunk").
+    /// Proves: the signatures of Amazon's published examples are reproduced ("Signature Calculations for the
+    /// Authorization Header: Transferring Payload in a Single Chunk").
     #[test]
     fn published_examples_are_met() {
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
         );
     }
 
-    /// Proves: times are written as calendars say, over a leap day and the end of a century.
+    /// Proves: times are formatted correctly, over a leap day and the end of a century.
     #[test]
     fn times_are_written() {
         for (seconds, text) in [

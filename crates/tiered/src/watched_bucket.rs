@@ -110,7 +110,8 @@ mod tests {
     use crate::simulated::{Delivery, Simulated};
     use std::sync::mpsc::channel;
 
-    /// Proves: a request that has had no answer for too long is told with its object, while it waits and no longer.
+    /// Proves: a request that has had no reply for too long is reported with its object, while it waits and
+    /// no longer.
     #[test]
     fn a_bucket_that_hangs_is_reported() {
         let bucket = Simulated::new();

@@ -101,8 +101,8 @@ fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Proves: listings, uploads and refusals of real stores are read, with namespaces, entities and elements that are not
-    /// ours between; an answer that was cut off is no short one, and a refusal is no listing.
+    /// Proves: listings, uploads and errors of real stores are parsed, with namespaces, entities and unknown
+    /// elements in between; a truncated reply is not taken for a short one, nor an error for a listing.
     #[test]
     fn answers_are_read() {
         let listing = r#"<?xml version="1.0" encoding="UTF-8"?>

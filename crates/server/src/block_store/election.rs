@@ -336,14 +336,14 @@ mod tests {
         (0..count).map(|number| Seat { server, shard: Shard { number, of: count } }).collect()
     }
 
-    /// Proves: whoever comes and goes, in a few rounds every seat is taken and nobody has more than one more than a fair
-    /// share; then nobody does anything any more.
+    /// Proves: as block servers start and end, after a few rounds every seat is taken and none of them has
+    /// more than one seat more than a fair share; then nothing changes any more.
     #[test]
     fn seats_are_shared() {
         for count in [1, 2, 7, 8, 64] {
             let all = seats(count);
             let mut holders: BTreeMap<Seat, usize> = BTreeMap::new();
-            // Members that run, by turns.
+            // The members that run, in turn.
             for members in [&[0][..], &[0, 1], &[0, 1, 2], &[1, 2], &[2], &[2, 3, 4, 5], &[0, 5]] {
                 holders.retain(|_, holder| members.contains(holder));
                 let mut is_quiet = false;

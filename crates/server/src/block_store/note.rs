@@ -162,8 +162,8 @@ pub(crate) fn id_of(text: &str) -> Option<StoreId> {
 mod tests {
     use super::*;
 
-    /// Proves: what is remembered is read again as it was written, a torn position counts as the lower of the two, and a
-    /// damaged file is no empty one.
+    /// Proves: a note is read as it was written; an incomplete position counts as the lower of the two; and a
+    /// damaged file is not taken for an empty one.
     #[test]
     fn what_is_remembered_comes_back() {
         let folder = tempfile::tempdir().unwrap();

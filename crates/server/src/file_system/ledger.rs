@@ -60,7 +60,7 @@ pub(crate) struct Ledger {
     tree: Tree,
     server_keys: Signed<ServerKeys>,
     former: VecDeque<Heads>,
-    /// The past states that are kept.
+    /// The past states that can still be read.
     archive: Archive,
     history: HistoryFile,
     keeping: HistoryRetention,
@@ -264,7 +264,7 @@ impl Ledger {
         }
     }
 
-    /// The past states that are kept.
+    /// The past states that can still be read.
     pub(super) fn archive(&self) -> &Archive {
         &self.archive
     }
@@ -412,8 +412,8 @@ impl Ledger {
         self.committed_at.insert(device, self.sequencer.log_size());
     }
 
-    /// An upper bound for when a device's slot last changed, as a size of the log of updates: when its
-    /// operation in this view was ordered, or, if this process saw it, committed.
+    /// Size of the log of updates when a device's slot became what it is in this view: when its operation was
+    /// committed, if this process saw that, or else when the operation was ordered.
     pub(super) fn changed(&self, view: &View, device: DeviceId) -> u64 {
         let ordered = view.slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size + 1);
         self.committed_at.get(&device).copied().unwrap_or(0).max(ordered)

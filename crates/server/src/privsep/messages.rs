@@ -155,7 +155,7 @@ impl FrontEndSettings {
 mod tests {
     use super::*;
 
-    /// Proves: a front end begins with the limits that its server has.
+    /// Proves: a front end gets the limits of its server.
     #[test]
     fn limits_survive() {
         let limits = Limits { strangers_max: 7, idle_max: Duration::from_secs(5), ..Limits::default() };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(format!("{:?}", back.limits()), format!("{limits:?}"));
     }
 
-    /// Proves: addresses of both kinds survive.
+    /// Proves: addresses of both kinds are restored when decoded.
     #[test]
     fn addresses_survive() {
         for text in ["192.0.2.1:80", "[2001:db8::1]:7440"] {

@@ -97,7 +97,7 @@ impl Identity for ContainerRole {
 mod tests {
     use super::*;
 
-    /// Proves: a token goes over TLS, or to this machine, or to the services that have it anyway.
+    /// Proves: a token is sent only over TLS, or to this machine, or to the services that have it anyway.
     #[test]
     fn tokens_stay_near() {
         for url in [

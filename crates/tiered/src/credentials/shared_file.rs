@@ -64,7 +64,7 @@ fn of_profile(text: &str, profile: &str, file: &str) -> Option<Credentials> {
 mod tests {
     use super::*;
 
-    /// Proves: the profile asked for counts, and no other; half a pair is none; nothing secret is shown.
+    /// Proves: only the requested profile is used; half a pair counts as none; and no secret is printed.
     #[test]
     fn profiles_are_read() {
         let text = "# mine\n[default]\naws_access_key_id = A\naws_secret_access_key=hidden\n\n[team]\n\

@@ -110,7 +110,7 @@ pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<V
 mod tests {
     use super::*;
 
-    /// Proves: the head is laid out as in every etcd there is, and another format is told from damage.
+    /// Proves: the head is encoded as in existing etcds, and another format is distinguished from damage.
     #[test]
     fn stored_formats_are_held() {
         let head = Head { last: 2, checkpoint: 1, token: [9; 16], ..Head::new() };
@@ -122,7 +122,8 @@ mod tests {
         assert!(Head::read(&bytes[..20]).unwrap_err().to_string().contains("damaged"));
     }
 
-    /// Proves: whatever is cut is put together again; damage, gaps and ends that are missing are noticed; leftovers are not.
+    /// Proves: divided bytes are joined again; damage, gaps and missing ends are noticed; leftovers are
+    /// ignored.
     #[test]
     fn parts_are_joined() {
         for length in [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
