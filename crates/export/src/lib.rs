@@ -1,5 +1,6 @@
-//! Disks for other programs and machines: a server of Network Block Devices (NBD), as `nbd-client`, qemu and libnbd
-//! speak it. The protocol is the fixed newstyle one of <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
+//! Disks for other programs and machines: a server of Network Block Devices (NBD), as `nbd-client`, qemu and
+//! libnbd speak it. The protocol is the fixed newstyle one of
+//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
 //!
 //! ```text
 //! listener ─ a thread for each client ─ negotiation ─ requests: writes at once, all else to a few workers ─ replies

@@ -14,8 +14,8 @@
 //! The thread that mounts has to touch the place as well, and must not wait for itself. So [`Automounter`] is
 //! given the number of the calling thread, and answers [`EnterOutcome::Empty`] to the threads that mount.
 //!
-//! All this needs a process that may mount on such a directory. fusermount3 may not, because it is root's, and
-//! what users mount is closed to others, even to root. If fusermount3 has to be used, names are symbolic
+//! All this needs a process that may mount on such a directory. fusermount3 may not, because it is root's,
+//! and what users mount is closed to others, even to root. If fusermount3 has to be used, names are symbolic
 //! links to directories elsewhere, and reading a link waits.
 //!
 //! Permissions are not left to the kernel here: it would decide by the mode alone, and send no request when a

@@ -14,7 +14,8 @@ const READ_BYTES: usize = 4 << 10;
 /// Slowest rate, in bytes a second, at which a client may read a reply.
 const BYTES_PER_S_MIN: u64 = 1 << 10;
 
-/// The progress of a connection. Reading does not count, so that sending a request byte by byte is no progress.
+/// The progress of a connection. Reading does not count, so that sending a request byte by byte is no
+/// progress.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     requests: AtomicU64,

@@ -14,8 +14,8 @@
 //!
 //! Invariants:
 //! - A process gets bytes of a block only through a region whose ACL has its name.
-//! - The component that makes regions is trusted to give them the right ACLs ([`holdfast_policy`] decides); no
-//!   other component is.
+//! - The component that makes regions is trusted to give them the right ACLs ([`holdfast_policy`] decides);
+//!   no other component is.
 //! - A page is filled only from its own block and written only to it. Empty pages are not written, and filled
 //!   ones are not filled again.
 //! - A block is in at most one page.

@@ -185,8 +185,9 @@ impl<M: Memory> Monitor<M> {
     /// it that everybody on the region's ACL may have the blocks.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`], [`MonitorError::TooLong`],
-    /// [`MonitorError::Assigned`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::TooLong`], [`MonitorError::Assigned`], [`MonitorError::Cached`],
+    /// [`MonitorError::NoMemory`].
     pub fn assign(
         &self,
         by: &Alias,
@@ -216,8 +217,8 @@ impl<M: Memory> Monitor<M> {
     /// Frees pages that are not dirty, for PolicyMgr: all of them or none.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`],
-    /// [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Busy`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Memory`].
     pub fn free(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "freeing pages")?;
         self.drop_pages(&mut self.regions.lock(), region, pages, Discard::Nothing)
@@ -242,7 +243,8 @@ impl<M: Memory> Monitor<M> {
     /// Removes a region without blocks, for PolicyMgr.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::InUse`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::InUse`],
+    /// [`MonitorError::Memory`].
     pub fn remove_region(&self, by: &Alias, region: RegionId) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "giving up regions")?;
         let mut regions = self.regions.lock();
@@ -283,9 +285,10 @@ impl<M: Memory> Monitor<M> {
     /// are refused before anything is done; if a block is not what was written, all of them fail.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::TooLong`], [`MonitorError::NoRegion`],
-    /// [`MonitorError::NoPage`], [`MonitorError::WrongBlock`], [`MonitorError::WrongStatus`], [`MonitorError::Busy`],
-    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::TooLong`],
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongBlock`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`], [`MonitorError::Volume`],
+    /// [`MonitorError::Memory`].
     pub fn transfer(
         &self,
         by: &Alias,
@@ -423,8 +426,8 @@ impl<M: Memory> Monitor<M> {
     /// Copies a filled page, for somebody on the ACL.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongStatus`],
-    /// [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Memory`].
     pub fn read(&self, by: &Alias, at: Reference, into: &mut Page) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
         let (_, status) = regions.current(at)?;
@@ -441,8 +444,9 @@ impl<M: Memory> Monitor<M> {
     /// With no bytes, this only checks whether the caller may write.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongLength`],
-    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::WrongLength`], [`MonitorError::WrongStatus`], [`MonitorError::Busy`],
+    /// [`MonitorError::Memory`].
     pub fn write(&self, by: &Alias, at: Reference, skipped: usize, bytes: &[u8]) -> Result<(), MonitorError> {
         let mut regions = self.regions.lock();
         let (block, _) = regions.current(at)?;

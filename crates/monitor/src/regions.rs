@@ -57,9 +57,9 @@ pub struct Reference {
 /// Whether changes that were not written to the disk may be lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discard {
-    /// They may not: such a page is not freed.
+    /// No change may be lost: a page with such changes is not freed.
     Nothing,
-    /// They may, because the block is erased.
+    /// Changes may be lost, because the block is erased.
     Content,
 }
 

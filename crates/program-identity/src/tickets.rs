@@ -13,7 +13,7 @@
 use crate::identity::Identity;
 use std::collections::{HashMap, VecDeque};
 
-/// How long a ticket may wait for its open, which follows at once.
+/// How long a ticket may wait for its open. Usually the open follows at once.
 pub const LIFETIME_MS: u64 = 10_000;
 /// Most tickets that wait to be used.
 pub const TICKETS_MAX: usize = 1024;

@@ -61,8 +61,8 @@ impl ServerCore {
         all.iter().filter(|file_system| file_system.has_uncheckpointed()).for_each(|one| one.checkpoint());
     }
 
-    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
-    /// stored within the store's own window. [`crate::Server`] calls it in the background.
+    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that
+    /// were not stored within the store's own window. [`crate::Server`] calls it in the background.
     pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, ServerError>)> {
         let window_ns = i64::try_from(window.as_nanos()).unwrap_or(i64::MAX);
         let collect_one = |file_system: Arc<FileSystem>| {

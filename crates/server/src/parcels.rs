@@ -457,7 +457,8 @@ struct TreeWalk {
     /// Every block met, with its depth, in the sequence in which they were met.
     order: Vec<(usize, Digest)>,
     seen: HashSet<Digest>,
-    /// The parent through which each block was reached: its index in `order`, and which of its references it was.
+    /// The parent through which each block was reached: its index in `order`, and which of its references it
+    /// was.
     places: HashMap<Digest, (usize, u16)>,
     /// Blocks that refer to nothing.
     data: HashSet<Digest>,
@@ -564,8 +565,8 @@ mod tests {
         Parcel { bases: vec![Base::Block(Digest::ZERO); bases], plain_bytes, frame: Vec::new() }
     }
 
-    /// Proves: no request weighs more than the default budget, nor less than the memory it may take; and a request
-    /// without parcels weighs nothing.
+    /// Proves: no request weighs more than the default budget, nor less than the memory it may take; and a
+    /// request without parcels weighs nothing.
     #[test]
     fn every_request_fits_into_the_budget() {
         let budget = (ParcelSettings::default().memory_bytes / 1024) as u32;

@@ -74,7 +74,8 @@ pub struct ServerCore {
     pub(crate) awaiting: UndeclaredRestores,
 }
 
-/// The peer whose request is served: what the transport proved of it, and the file system that its greeting named.
+/// The peer whose request is served: what the transport proved of it, and the file system that its greeting
+/// named.
 #[derive(Clone)]
 pub struct Caller {
     /// The key the peer holds.
@@ -285,8 +286,8 @@ impl ServerCore {
         }
     }
 
-    /// Called before a clean shutdown: recalls all leases and waits up to `patience` for their release, so that the
-    /// next start need not wait for their holders.
+    /// Called before a clean shutdown: recalls all leases and waits up to `patience` for their release, so
+    /// that the next start need not wait for their holders.
     pub(crate) async fn recall_leases(&self, patience: Duration) {
         let end = tokio::time::Instant::now() + patience;
         for file_system in self.file_systems() {
@@ -358,7 +359,8 @@ impl ServerCore {
         }
     }
 
-    /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is pending.
+    /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is
+    /// pending.
     pub fn operation_status(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
         let answer = || -> Result<Option<Response>, RequestError> {
             let (file_system, _) = self.member(caller)?;

@@ -154,7 +154,7 @@ impl Tree {
         match self.checked_proof(old, new) {
             Ok(Some(proof)) => return Ok(Some(proof)),
             Ok(None) | Err(TreeError::Damaged { .. }) => {}
-            // What is lost cannot be mended.
+            // A lost node cannot be made again.
             Err(error) => return Err(error),
         }
         tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
@@ -464,7 +464,8 @@ mod tests {
         (disk, storage, model, tree)
     }
 
-    /// Proves: slots of complete nodes are exactly 0, 1, 2 and so on in the order in which they are completed.
+    /// Proves: slots of complete nodes are exactly 0, 1, 2 and so on in the order in which they are
+    /// completed.
     #[test]
     fn slots_are_dense() {
         let mut frontier = Frontier::default();
@@ -474,8 +475,8 @@ mod tests {
         }
     }
 
-    /// Proves: proofs verify whether nodes are in memory, in the file, or both; and after a power loss the file
-    /// holds what a checkpoint relies on.
+    /// Proves: proofs verify whether nodes are in memory, in the file, or both; and after a power loss the
+    /// file holds what a checkpoint relies on.
     #[test]
     fn proofs_survive_persisting_and_power_loss() {
         let (disk, _, mut model, mut tree) = model();

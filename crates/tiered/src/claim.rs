@@ -1,8 +1,8 @@
 //! The claim to a prefix: the owner's note, and the check that the bucket is unchanged.
 //!
-//! S3 has no conditional request that every store honours, so two servers on one prefix cannot be prevented; they are
-//! detected. Each start writes a new note, and a server that finds another's note writes nothing more. Until then both
-//! write under names of their own, so neither overwrites what the other wrote.
+//! S3 has no conditional request that every store honours, so two servers on one prefix cannot be prevented;
+//! they are detected. Each start writes a new note, and a server that finds another's note writes nothing
+//! more. Until then both write under names of their own, so neither overwrites what the other wrote.
 
 use crate::adopt::AHEAD;
 use crate::bucket::{Bucket, BucketError};

@@ -1,5 +1,5 @@
-//! A store's segments as objects in a bucket of an S3-compatible object store, with a log and a cache in front on a local
-//! disk ([`Tiered`], a [`holdfast_log::Storage`]).
+//! A store's segments as objects in a bucket of an S3-compatible object store, with a log and a cache in
+//! front on a local disk ([`Tiered`], a [`holdfast_log::Storage`]).
 //!
 //! Files that are still being written (the active segment, the index) are local. A sealed segment becomes one
 //! immutable object under a name that is never used again. Then its local file may be removed, and ranges of

@@ -45,7 +45,8 @@ pub(crate) struct Inner {
     pub(crate) wake: Condvar,
     /// Wakes threads that wait for parts sent by others.
     pub(crate) arrived: Condvar,
-    /// Held while claiming the prefix: of two threads at once, one would write a note that the other has not saved.
+    /// Held while claiming the prefix: of two threads at once, one would write a note that the other has not
+    /// saved.
     pub(crate) taking: Mutex<()>,
     /// Held while checking that sent tails are valid.
     pub(crate) vouching: Mutex<()>,

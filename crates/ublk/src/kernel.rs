@@ -1,4 +1,5 @@
-//! The unsafe code: rings with commands for the driver, and the memory in which the kernel describes requests.
+//! The unsafe code: rings with commands for the driver, and the memory in which the kernel describes
+//! requests.
 
 #![allow(unsafe_code, reason = "rings take raw entries; the requests are memory that the kernel writes")]
 

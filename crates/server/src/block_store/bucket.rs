@@ -101,7 +101,8 @@ impl BucketTier {
     /// Opens the bucket, and a store over it.
     ///
     /// # Errors
-    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else,
+    /// with the way out.
     pub(super) fn open(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,

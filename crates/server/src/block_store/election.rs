@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! PREFIX/blocks/BUCKET/PREFIX/shards           in how many shards the blocks of each server are; stays
-//! PREFIX/blocks/BUCKET/PREFIX/member/INSTANCE  "HOST INSTANCE KEY" of a block server that runs; ends with its lease
-//! PREFIX/blocks/BUCKET/PREFIX/seat/SERVER/N    "HOST INSTANCE KEY" of the one that has shard N of a server's blocks; the same
+//! PREFIX/blocks/BUCKET/PREFIX/member/INSTANCE  "HOST INSTANCE KEY" of a block server that runs
+//! PREFIX/blocks/BUCKET/PREFIX/seat/SERVER/N    "HOST INSTANCE KEY" of the holder of shard N of a server
 //! ```
 //!
+//! Keys of members and seats end with the lease of their block server.
 //! Slashes within the bucket's prefix are written `%`.
 //!
 //! Invariants:
@@ -252,8 +253,8 @@ impl Candidate {
         other.instance == self.instance
     }
 
-    /// Takes a free seat. Returns the revision since which this block server has it, or `None` if another one was
-    /// first.
+    /// Takes a free seat. Returns the revision since which this block server has it, or `None` if another one
+    /// was first.
     pub(super) fn take(&self, seat: &Seat) -> Result<Option<Revision>, EtcdError> {
         let Some(lease) = self.lease.lock().as_ref().map(|held| held.lease.id()) else { return Ok(None) };
         let key = self.key(seat);

@@ -53,7 +53,8 @@ impl LocalBlocks {
     /// the settings nor the data directory name a bucket.
     ///
     /// # Errors
-    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else,
+    /// with the way out.
     pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
         let found = bucket::bucket_of(settings.data, settings.address.as_ref())?;
         let Some(address) = found else { return Ok(None) };

@@ -59,7 +59,8 @@ const SHARD: &str = "shard-";
 /// Smallest cache of a shard, in bytes.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 
-/// An opened block server: it owns its data directory and listens, but does not answer before [`BlockServer::run`].
+/// An opened block server: it owns its data directory and listens, but does not answer before
+/// [`BlockServer::run`].
 pub struct BlockServer {
     service: Arc<BlockService>,
     listener: std::net::TcpListener,

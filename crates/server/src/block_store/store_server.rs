@@ -37,8 +37,8 @@ const REFERENCES_BYTES: usize = MESSAGE_BYTES_MAX / 2;
 /// The id, of no file system, under which the store keeps records of its own.
 const OWN: Digest = Digest([0xff; 32]);
 
-/// How long an acknowledgement waits for the bucket: less than the caller's deadline, so that the caller gets the
-/// reason.
+/// How long an acknowledgement waits for the bucket: less than the caller's deadline, so that the caller gets
+/// the reason.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The store of one consistency server, or one shard of it.

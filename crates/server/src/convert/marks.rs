@@ -1,4 +1,5 @@
-//! The two marks that prevent a data directory and its converted copy from both being served, as a conversion sets them.
+//! The two marks that prevent a data directory and its converted copy from both being served, as a conversion
+//! sets them.
 
 use super::error::{ConvertError, failed, put_file};
 use crate::moved::{CONVERTED, CONVERTING, converted, refusal};

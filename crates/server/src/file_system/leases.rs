@@ -1,4 +1,5 @@
-//! Leases: operations that wait for holders to give them up, and grants at an operation's position in the order.
+//! Leases: operations that wait for holders to give them up, and grants at an operation's position in the
+//! order.
 
 use super::FileSystem;
 use super::lease_state::Claim;
@@ -47,8 +48,8 @@ impl FileSystem {
         })
     }
 
-    /// What an operation that is about to be ordered changes and reads; `None` if another session's lease conflicts
-    /// with it. The caller holds the lock of the ledger.
+    /// What an operation that is about to be ordered changes and reads; `None` if another session's lease
+    /// conflicts with it. The caller holds the lock of the ledger.
     pub(super) fn if_free(
         &self,
         ledger: &Ledger,
@@ -64,8 +65,8 @@ impl FileSystem {
             .then_some(touched)
     }
 
-    /// The leases granted to an operation that was just ordered (`fresh`) or had been ordered before. The caller holds
-    /// the lock of the ledger.
+    /// The leases granted to an operation that was just ordered (`fresh`) or had been ordered before. The
+    /// caller holds the lock of the ledger.
     pub(super) fn grant(
         &self,
         ledger: &Ledger,

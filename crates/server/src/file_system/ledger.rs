@@ -238,7 +238,8 @@ impl Ledger {
         decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
     ) -> Result<T, RequestError> {
         let _span = tracing::trace_span!(target: "operation", "order").entered();
-        // Set until the work below has succeeded: after a panic or an error the state in memory may not match the log.
+        // Set until the work below has succeeded: after a panic or an error the state in memory may not match
+        // the log.
         self.stale = true;
         let step = match decide(&mut self.sequencer) {
             Ok(step) => step,

@@ -114,9 +114,9 @@ impl FileSystem {
         Ok(Some(receipt))
     }
 
-    /// Carries out a fast operation: the receipt, or the refusal. If `known` is given, the size of the log that the
-    /// author has accepted, a refusal comes with the view it rests on. The caller makes the outcome durable before it
-    /// replies.
+    /// Carries out a fast operation: the receipt, or the refusal. If `known` is given, the size of the log
+    /// that the author has accepted, a refusal comes with the view it rests on. The caller makes the outcome
+    /// durable before it replies.
     pub(crate) fn fast(
         &self,
         author: Author,

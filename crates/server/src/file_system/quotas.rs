@@ -54,7 +54,8 @@ impl FileSystem {
             let users = members.users.keys().filter(may_see);
             users.map(|user| (*user, devices_of(members, *user), self.limit(members, *user))).collect()
         };
-        // The figures of all users are computed exactly; those of one user are requested often, so they are not.
+        // The figures of all users are computed exactly; those of one user are requested often, so they are
+        // not.
         let exact = if users.len() > 1 { Some(self.resources.blocks.charges(self.id)?) } else { None };
         let charge = |devices: &[DeviceId]| match &exact {
             Some(charges) => Ok(devices.iter().filter_map(|device| charges.get(device).copied()).sum()),

@@ -1,5 +1,5 @@
-//! Where the order of a file system is stored: in the log of the server's own data directory ([`Embedded`]), or in
-//! etcd, where a standby finds it ([`etcd`]).
+//! Where the order of a file system is stored: in the log of the server's own data directory ([`Embedded`]),
+//! or in etcd, where a standby finds it ([`etcd`]).
 //!
 //! The contract of an [`Order`], which `tests.rs` checks for both:
 //! - An appended record has its position in the order at once. It is durable when a later [`Order::commit`]

@@ -3,8 +3,9 @@
 //! ```text
 //! Nonce                                          -> Nonce(32 bytes)
 //! Sign { transcript }                            -> Signature(64 bytes)
-//! Introduce { transcript, signature, address }   -> Introduced, with a stream   (one file with it: the TCP connection)
-//! Words { warning, text }                        -> Heard
+//! Introduce { transcript, signature, address }   -> Introduced, with a stream (a file may come along: the TCP
+//!                                                   connection)
+//! Log { warning, text }                          -> Logged
 //! ```
 
 use borsh::{BorshDeserialize, BorshSerialize};

@@ -1,7 +1,8 @@
 //! Has witnesses co-sign the heads of every file system's log, every few seconds (`docs/internals/forks.md`).
 //!
-//! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if its
-//! signature is valid. A witness that does not reply delays nothing: clients decide how old a head may be.
+//! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if
+//! its signature is valid. A witness that does not reply delays nothing: clients decide how old a head may
+//! be.
 
 pub use crate::config::WitnessAddress;
 

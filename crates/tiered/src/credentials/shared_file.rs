@@ -5,7 +5,8 @@ use super::{Credentials, CredentialsError};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// A profile (`AWS_PROFILE`, or `default`) of the shared file (`AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`).
+/// A profile (`AWS_PROFILE`, or `default`) of the shared file (`AWS_SHARED_CREDENTIALS_FILE`, or
+/// `~/.aws/credentials`).
 pub(super) struct SharedFile {
     file: PathBuf,
     pub(super) profile: String,

@@ -60,8 +60,8 @@ pub(super) struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// Connects to the block server that has a shard of the blocks. `None` stands for an undivided store, or for any
-    /// block server of a group, to learn the number of shards.
+    /// Connects to the block server that has a shard of the blocks. `None` stands for an undivided store, or
+    /// for any block server of a group, to learn the number of shards.
     ///
     /// # Errors
     /// [`BlocksOpenError`]

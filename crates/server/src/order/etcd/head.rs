@@ -2,8 +2,8 @@
 //! values.
 //!
 //! ```text
-//! head   format u8 = 1, last number u64, number of the checkpoint u64 (0: none), 16 random bytes     (borsh)
-//! part   16 bytes of digest of the rest, place u32, count u32, bytes                                 (little-endian)
+//! head   format u8 = 1, last number u64, number of the checkpoint u64 (0: none), 16 random bytes  (borsh)
+//! part   16 bytes of digest of the rest, place u32, count u32, bytes                      (little-endian)
 //! ```
 //!
 //! Records and checkpoints share one sequence of numbers. A number beyond the head's last was never

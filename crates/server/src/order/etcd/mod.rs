@@ -1,5 +1,5 @@
-//! Orders in etcd, where several servers share them: one is the active server of a file system, the others are
-//! standbys.
+//! Orders in etcd, where several servers share them: one is the active server of a file system, the others
+//! are standbys.
 //!
 //! ```text
 //! PREFIX/server/INSTANCE          address of a server that runs; ends with its lease
