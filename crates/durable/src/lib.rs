@@ -120,9 +120,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Proves: a file is replaced completely, with the requested permission bits, whatever an interrupted call
-    /// has left; a file that cannot be put in place leaves nothing; an absent file is `None`, and a directory is
-    /// not a file.
+    /// Proves: a file is replaced completely, with the requested permission bits, whatever an interrupted
+    /// call has left; a file that cannot be put in place leaves nothing; an absent file is `None`, and a
+    /// directory is not a file.
     #[test]
     fn files_are_replaced_whole() {
         let folder = tempfile::tempdir().expect("a directory");

@@ -58,7 +58,7 @@ pub(crate) trait Notes {
     fn text(&self, name: &str) -> Result<Option<String>, OrderError>;
 }
 
-/// Whether a server is the active one of a file system. Only the active server may reply to clients.
+/// Whether a server is the active one of a file system. Only the active server may answer for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ActiveStatus {
     /// The server is the active one, and no other is.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 /// How long before they expire credentials are refreshed.
 const BEFORE: Duration = Duration::from_secs(300);
-/// Shortest time between two refreshes, whenever the credentials expire.
+/// Shortest time between two refreshes, unless the credentials expire before.
 const PAUSE: Duration = Duration::from_secs(30);
 /// How long a service that has failed is not tried again.
 const FAILED_PAUSE: Duration = Duration::from_secs(2);
