@@ -1,6 +1,6 @@
-//! Small files that must survive a crash: read within bounds, and replaced whole or not at all. Everything that Holdfast
-//! keeps in a file of its own, rather than in a log or a store, is written here, so that no place forgets to sync the file
-//! before it gets its name, or the directory after.
+//! Small files that must survive a crash. They are read up to a limit, and replaced completely or not at all.
+//! Every file of Holdfast that is not in a log or a store is written by this crate, so that no code forgets
+//! to sync the file before it is renamed, or the directory after.
 #![forbid(unsafe_code)]
 
 use rustix::fs::OFlags;
@@ -10,17 +10,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Permission bits of what only its owner may read.
+/// Permission bits of a file that only its owner may read.
 pub const PRIVATE: u32 = 0o600;
-/// Permission bits of what everybody may read, as far as the umask lets them.
+/// Permission bits of a file that everybody may read, as far as the umask allows.
 pub const PUBLIC: u32 = 0o644;
 
-/// Reads a file, or of a longer one `bytes_max + 1` bytes; `None` when there is none.
+/// Reads a file; of a longer one only `bytes_max + 1` bytes. Returns `None` if there is none.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// [`io::ErrorKind::InvalidInput`] if it is not a regular file.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
-    // Not to wait for ever if it is a pipe.
+    // Without this flag, opening a pipe would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = match opened {
         Ok(file) => file,
@@ -35,11 +35,11 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Puts a file in place, whole and durably, or not at all. One process at a time may do this to one path. What an
-/// interrupted call left (`PATH.partial`) is made anew, with the permission bits `mode`.
+/// Replaces a file durably, completely or not at all. Only one process at a time may do this to one path. A
+/// file that an interrupted call has left (`PATH.partial`) is made again. `mode`: the permission bits.
 ///
 /// # Errors
-/// The file system's. The file at `path` is what it was, or the new one.
+/// The file system's error. The file at `path` is either unchanged or the new one.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let partial = partial(path);
     match std::fs::remove_file(&partial) {
@@ -52,26 +52,26 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         file.sync_all()
     };
     if let Err(error) = write() {
-        // A full disk must not also keep what was not put in place.
+        // If the disk is full, the unused file must not take space too.
         let _ = std::fs::remove_file(&partial);
         return Err(error);
     }
     rename(&partial, path)
 }
 
-/// Gives a file that is whole and synced its name, durably.
+/// Renames a file that is complete and synced, durably.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     sync_parent(to)
 }
 
-/// Removes a file durably, if it is there.
+/// Removes a file durably, if it exists.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -82,24 +82,24 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// Makes the names in a directory durable.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
 }
 
-/// Makes the name of a file durable: those of its directory.
+/// Makes the name of a file durable, with all names in its directory.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Makes a directory with everything above it; its own name is durable afterwards.
+/// Makes a directory, and all directories above it that do not exist. Its own name is durable afterwards.
 ///
 /// # Errors
-/// The file system's.
+/// The file system's error.
 pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -120,8 +120,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Proves: a file is replaced whole with the permission bits that are asked for, whatever an interrupted call left;
-    /// what cannot be put in place leaves nothing; a file that is not there is none, and a directory is no file.
+    /// Proves: a file is replaced completely, with the requested permission bits, whatever an interrupted
+    /// call has left; a file that cannot be put in place leaves nothing; an absent file is `None`, and a
+    /// directory is not a file.
     #[test]
     fn files_are_replaced_whole() {
         let folder = tempfile::tempdir().expect("a directory");

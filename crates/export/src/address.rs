@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The address where a server listens.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -68,7 +68,8 @@ impl fmt::Display for Address {
 mod tests {
     use super::*;
 
-    /// Proves: what people write means one place, names are not looked up, and this machine is told from others.
+    /// Proves: each text means one address, names are not looked up, and this machine is distinguished from
+    /// others.
     #[test]
     fn addresses() {
         let read =

@@ -1,4 +1,4 @@
-//! One client: a thread that reads requests and does the writes, workers that do the rest.
+//! Serves one client: one thread reads the requests and carries out the writes, workers do the rest.
 
 use crate::negotiation::{Agreed, REQUEST_BYTES_MAX, negotiate};
 use crate::request::{self, PIECE_BYTES, check};
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{Span, trace_span};
 
-/// Serves a client until it leaves.
+/// Serves a client until it disconnects.
 ///
 /// # Errors
 /// The connection failed, or the client does not speak the protocol.
@@ -29,7 +29,7 @@ pub fn serve(socket: &Socket, export: &Export, limits: &Limits) -> io::Result<()
             let worker = move || {
                 if work(queue, export, &agreed, replies).is_err() {
                     socket.shut_down();
-                    // Or whoever still reads requests would wait for room.
+                    // Otherwise the thread that reads requests would wait for room in the queue.
                     while queue.lock().recv().is_ok() {}
                 }
             };
@@ -54,7 +54,7 @@ pub fn serve(socket: &Socket, export: &Export, limits: &Limits) -> io::Result<()
                 Err(error) => break Err(error),
             }
         };
-        // Workers finish what they have.
+        // Workers finish the requests that they have.
         drop(requests);
         ended
     })
@@ -75,13 +75,13 @@ fn work(
     }
 }
 
-/// A request as a trace shows it.
+/// The span of a request in a trace.
 fn span_of(request: &Request) -> Span {
     let Request { cookie, kind, offset, length, .. } = *request;
     trace_span!(target: "operation", "nbd request", cookie, what = ?kind, offset, length)
 }
 
-/// The next request, however long it takes to come; `None` if the client has gone.
+/// The next request, however long it takes to arrive; `None` if the client has disconnected.
 fn next(stream: &mut impl Read) -> io::Result<Option<Request>> {
     let mut bytes = [0; REQUEST_BYTES];
     let mut got = 0;
@@ -91,7 +91,7 @@ fn next(stream: &mut impl Read) -> io::Result<Option<Request>> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => got += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // No request has begun: an idle client may take its time.
+            // No request has begun, and a client may be idle.
             Err(error) if got == 0 && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -100,7 +100,7 @@ fn next(stream: &mut impl Read) -> io::Result<Option<Request>> {
     Request::decode(&bytes).ok_or_else(unknown).map(Some)
 }
 
-/// Takes what is to be written from the stream and writes it, piece by piece.
+/// Reads the data of a write from the stream and writes it to the disk, piece by piece.
 fn write<W: Write>(
     request: &Request,
     stream: &mut impl Read,
@@ -131,7 +131,7 @@ fn write<W: Write>(
     request::finish(request, agreed, result, replies)
 }
 
-/// A socket that is given up at a certain time, however many bytes it still brings one by one.
+/// A socket that times out at a certain moment, even if bytes still arrive one by one.
 struct SocketWithDeadline<'a> {
     socket: &'a Socket,
     until: Instant,

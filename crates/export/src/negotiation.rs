@@ -1,36 +1,36 @@
-//! The handshake: what the client asks to know, and which way they will negotiation.
+//! The handshake: what the client wants to know about the export, and which kind of replies it will get.
 
 use crate::server::Export;
 use crate::wire::{self, can, info, option, option_reply};
 use std::io::{self, Read, Write};
 
-/// Options a client may send before it decides.
+/// Most options that a client may send before it decides.
 const OPTIONS_MAX: u32 = 64;
-/// Longest data of an option: a name of 4096 bytes and what belongs to it.
+/// Longest data of an option, in bytes: a name of 4096 bytes with its other fields.
 const OPTION_BYTES_MAX: u32 = 16 << 10;
-/// The alignment of requests, the best size, and the longest, in bytes.
+/// The alignment of requests and their best size, in bytes; the longest is [`REQUEST_BYTES_MAX`].
 const SECTOR_BYTES: u32 = 512;
 const PREFERRED_BYTES: u32 = 4096;
-/// Longest read or write.
+/// Longest read or write, in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// The outcome of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
-    /// Replies to reads come in pieces, with errors that say where.
+    /// Whether replies to reads are structured: in pieces, with errors that have a position.
     pub is_structured: bool,
-    /// The size that the client got.
+    /// The size that was given to the client.
     pub size_bytes: u64,
 }
 
-/// What follows after an option.
+/// What happens after an option.
 enum OptionOutcome {
     Option,
     Serve,
     Leave,
 }
 
-/// Shakes hands; `None` if the client leaves.
+/// Shakes hands. Returns `None` if the client disconnects.
 ///
 /// # Errors
 /// The connection failed, or the client does not speak the protocol.
@@ -106,7 +106,7 @@ impl<S: Read + Write> Negotiation<'_, S> {
         Ok(OptionOutcome::Option)
     }
 
-    /// The oldest way to begin, which has no way to say no.
+    /// The oldest option to begin with; it has no reply for a refusal.
     fn export_name(&mut self, name: &[u8]) -> io::Result<OptionOutcome> {
         if !self.export.is_called(name) {
             return Err(nonsense("an export that is not here"));
@@ -167,7 +167,7 @@ impl<S: Read + Write> Negotiation<'_, S> {
     }
 }
 
-/// A name, and the numbers of the information that is asked for.
+/// Parses an export's name, and the numbers of the requested information.
 fn parse_info(data: &[u8]) -> Option<(&[u8], &[[u8; 2]])> {
     let (length, rest) = data.split_first_chunk()?;
     let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;

@@ -7,7 +7,7 @@ use holdfast_volume::refused_at;
 use parking_lot::Mutex;
 use std::io::{self, Write};
 
-/// Most bytes in memory for one request; longer ones go in pieces.
+/// Most bytes in memory for one request; longer requests are carried out in pieces.
 pub const PIECE_BYTES: usize = 2 << 20;
 const SECTOR_BYTES: u64 = 512;
 
@@ -27,7 +27,7 @@ impl Refusal {
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
-        // The error's own words have paths and tags of this machine: they are in its log.
+        // The error's own text has paths and tags of this machine, which belong into its log only.
         match (refused_at(&error), error.raw_os_error().map(|number| number as u32)) {
             (Some(place), _) => {
                 let words = format!("the block at byte {place} is not what was written; it is refused");
@@ -65,7 +65,8 @@ pub fn check(request: &Request, export: &Export, agreed: &Agreed) -> Result<(), 
     Ok(())
 }
 
-/// Does what has no data to come, and answers. `buffer` is kept from one to the next.
+/// Carries out a request without data from the client, and replies. `buffer` is reused from request to
+/// request.
 ///
 /// # Errors
 /// The connection failed, or must end.
@@ -97,7 +98,7 @@ pub fn answer<W: Write>(
     }
 }
 
-/// Answers a request without data.
+/// Replies without data.
 ///
 /// # Errors
 /// The connection failed.
@@ -114,7 +115,7 @@ pub fn finish<W: Write>(
             replies.write_all(&wire::failure(cookie, refusal.errno, &refusal.words, refusal.place))
         }
         Err(refusal) => replies.write_all(&wire::simple(refusal.errno, cookie)),
-        // A structured client wants a structured answer to reads, even to one of nothing.
+        // A client that negotiated structured replies needs one to a read, even of no bytes.
         Ok(()) if agreed.is_structured => replies.write_all(&wire::nothing(cookie)),
         Ok(()) => replies.write_all(&wire::simple(0, cookie)),
     }
@@ -129,7 +130,7 @@ fn read<W: Write>(
 ) -> io::Result<()> {
     let (start, end) = (request.offset, request.offset + u64::from(request.length));
     let header_bytes = if agreed.is_structured { CHUNK_HEADER_BYTES } else { SIMPLE_HEADER_BYTES };
-    // Pieces of a simple reply have no headers, so nothing may come between them.
+    // Pieces of a simple reply have no headers, so no other reply may come between them.
     let mut held = None;
     let mut at = start;
     while at < end {
@@ -139,7 +140,7 @@ fn read<W: Write>(
         if let Err(error) = export.disk.read(at, &mut bytes[header_bytes..]) {
             let place = refused_at(&error).unwrap_or(at);
             if held.is_some() {
-                // It was said already that all went well.
+                // The reply has said already that the read succeeded, so only the connection can end.
                 return Err(error);
             }
             let refusal = Refusal { place: Some(place.clamp(start, end - 1)), ..Refusal::from(error) };

@@ -1,4 +1,4 @@
-//! The server: who may come in, and how all of it ends.
+//! The server: accepts clients, and disconnects them all at the end.
 
 use crate::socket::{Listener, Socket};
 use crate::{Address, connection};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// A disk that is exported. Clients ask for it by its name, or by none.
+/// A disk that is exported. Clients request it by its name, or without a name.
 #[derive(Clone)]
 pub struct Export {
     /// The name of the export.
@@ -33,13 +33,13 @@ impl Export {
 /// Limits on what clients may use.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at the same time; more are hung up on.
+    /// Most connections at the same time; further clients are disconnected.
     pub connections_max: usize,
-    /// Requests of a connection that wait for a worker; then no more are read.
+    /// Most requests of a connection that wait for a worker; then no more are read.
     pub requests_max: usize,
-    /// Threads of a connection, each with at most 2 MiB.
+    /// Number of worker threads for each connection; each uses at most 2 MiB.
     pub workers: usize,
-    /// Time to say what is wanted.
+    /// How long the handshake may take.
     pub handshake: Duration,
     /// How long a client may stop in the middle of a request or a reply.
     pub patience: Duration,
@@ -60,7 +60,7 @@ impl Default for Limits {
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be had.
+    /// The server cannot listen on the address.
     #[error("listening on {address}: {error}")]
     Listen {
         /// The address.
@@ -68,7 +68,7 @@ pub enum StartError {
         /// What the system reported.
         error: io::Error,
     },
-    /// Other machines could connect, and nothing would keep anyone out.
+    /// Other machines could connect, and NBD has no passwords.
     #[error(
         "{0} can be reached from other machines, and NBD has no passwords: listen on 127.0.0.1 or unix:PATH, and let others in through a tunnel (ssh -L)"
     )]
@@ -90,7 +90,7 @@ struct Clients {
     connected: HashMap<u64, Socket>,
 }
 
-/// A server at work, until it is dropped.
+/// A running server. It stops when it is dropped.
 pub struct Server {
     inner: Arc<Inner>,
     listener: Arc<Listener>,
@@ -125,7 +125,7 @@ impl Server {
         Ok(Server { inner, listener, address: known, accepting: Some(accepting) })
     }
 
-    /// Where it listens: the port that the system chose, if port 0 was asked for.
+    /// The address where it listens, with the port that the system chose if port 0 was requested.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -137,7 +137,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Hangs up on everybody. What was being done is done; afterwards nobody uses the disk.
+    /// Disconnects all clients. Requests that are being carried out are finished first; afterwards nothing
+    /// uses the disk.
     fn drop(&mut self) {
         self.inner.is_stopping.store(true, Relaxed);
         self.listener.shut_down();
@@ -167,7 +168,7 @@ fn accept(inner: &Arc<Inner>, listener: &Listener) {
             }
             Err(_) if inner.is_stopping.load(Relaxed) => return,
             Err(error) => {
-                // No more file descriptors, say.
+                // For example, there are no more file descriptors.
                 tracing::warn!(%error, "no client can be let in");
                 thread::sleep(Duration::from_millis(100));
             }
@@ -198,7 +199,7 @@ fn admit(inner: &Arc<Inner>, socket: Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// A client on its thread. Whatever happens there, it is known when it is over.
+/// A client on its thread. However that ends, the client is removed from the list.
 struct ConnectedClient {
     inner: Arc<Inner>,
     number: u64,

@@ -1,4 +1,4 @@
-//! Sockets of either kind.
+//! TCP and Unix sockets behind one interface.
 
 use crate::Address;
 use rustix::fs::Mode;
@@ -40,9 +40,9 @@ impl Socket {
         }
     }
 
-    /// Ends it, for whoever waits on it too.
+    /// Ends the connection, and wakes every thread that waits on it.
     pub fn shut_down(&self) {
-        // Fails only if it has ended.
+        // This fails only if the connection has ended already.
         let _ = match self {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
             Socket::Unix(socket) => socket.shutdown(Shutdown::Both),
@@ -87,7 +87,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens: the port that the system chose, if any was welcome.
+    /// The address where it listens, with the port that the system chose if port 0 was requested.
     pub fn address(&self, wanted: &Address) -> io::Result<Address> {
         match self {
             Listener::Tcp(listener) => Ok(Address::Tcp(listener.local_addr()?)),
@@ -100,7 +100,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (socket, _) = listener.accept()?;
                 socket.set_nodelay(true)?;
-                // Or a machine that went away without a word would be waited for for ever.
+                // Otherwise the server would wait for ever for a machine that disappeared without a word.
                 rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
                 Ok(Socket::Tcp(socket))
             }
@@ -108,7 +108,7 @@ impl Listener {
         }
     }
 
-    /// Wakes whoever waits in [`Listener::accept`], which fails from now on.
+    /// Wakes the thread that waits in [`Listener::accept`], which fails from now on.
     pub fn shut_down(&self) {
         let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Both);
     }
@@ -123,7 +123,8 @@ impl AsFd for Listener {
     }
 }
 
-/// A socket that only its owner can connect to, from its first moment. One that a dead process left is replaced.
+/// Makes a socket that only its owner can connect to, from its first moment on. Replaces one that a dead
+/// process has left.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         match UnixStream::connect(path) {
@@ -133,7 +134,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     }
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Linux makes the file with the socket's mode.
+    // Linux creates the file with the mode of the socket.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, 16)?;

@@ -4,16 +4,16 @@
 pub const HELLO: u64 = 0x4e42_444d_4147_4943;
 /// "IHAVEOPT".
 pub const OPTION: u64 = 0x4948_4156_454f_5054;
-/// Begins a reply to an option.
+/// The magic number of a reply to an option.
 pub const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 /// The magic number of a request.
 pub const REQUEST: u32 = 0x2560_9513;
 const SIMPLE_REPLY: u32 = 0x6744_6698;
 const STRUCTURED_REPLY: u32 = 0x668e_33ef;
 
-/// What either side can do, in the handshake: fixed newstyle, and no 124 zeroes.
+/// A flag in the handshake of both sides: the protocol is the fixed newstyle one.
 pub const FIXED_NEWSTYLE: u16 = 1;
-/// A flag of both sides, as [`FIXED_NEWSTYLE`].
+/// A flag of both sides, like [`FIXED_NEWSTYLE`]: 124 zeroes at the end of the handshake are left out.
 pub const NO_ZEROES: u16 = 2;
 
 /// Options.
@@ -45,7 +45,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Flags: what an export can do.
+/// Flags that say what an export supports.
 pub mod can {
     pub const HAS_FLAGS: u16 = 1;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -56,7 +56,7 @@ pub mod can {
     pub const MULTI_CONN: u16 = 1 << 8;
 }
 
-/// Errors as NBD numbers them, which is Linux' way.
+/// Error numbers of NBD, which are those of Linux.
 pub mod errno {
     pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
@@ -67,12 +67,12 @@ pub mod errno {
 
 /// Bytes of a request without its data.
 pub const REQUEST_BYTES: usize = 28;
-/// Bytes before the data of the reply to a read.
+/// Bytes of the header of a simple reply.
 pub const SIMPLE_HEADER_BYTES: usize = 16;
 /// Bytes of the header of a piece of a structured reply.
 pub const CHUNK_HEADER_BYTES: usize = 28;
 
-/// The request counts as done only when it is durable.
+/// A flag of a request: it counts as done only when it is durable.
 pub const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;
 
@@ -85,35 +85,36 @@ pub enum Kind {
     Write,
     /// End the connection.
     Disconnect,
-    /// Make durable what was answered.
+    /// Make durable all that was answered.
     Flush,
     /// Discard a range.
     Trim,
     /// Write zeroes.
     WriteZeroes,
-    /// A number that is not ours, or with flags that are not its.
+    /// An unknown number, or a request with flags that it may not have.
     Other,
 }
 
-/// A request. `cookie` comes back with the reply.
+/// A request. The reply to it has the same `cookie`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The kind of the request.
     pub kind: Kind,
     /// Whether the data must be durable before the reply.
     pub is_durable: bool,
-    /// The client's name for it.
+    /// The client's identifier of the request.
     pub cookie: u64,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// The number of bytes.
     pub length: u32,
-    /// Data follows, also if the request is refused.
+    /// Whether data follows, even if the request is refused.
     pub has_data: bool,
 }
 
 impl Request {
-    /// Reads a request; `None`: that is none, and where the next one begins is not known.
+    /// Decodes a request. Returns `None` if the bytes are not one; then the beginning of the next request
+    /// cannot be found.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Request> {
         let (magic, rest) = bytes.split_first_chunk().expect("28 bytes");
         let (flags, rest) = rest.split_first_chunk().expect("24 bytes");
@@ -146,7 +147,7 @@ impl Request {
     }
 }
 
-/// A reply without data, and what comes before the data of a simple one.
+/// A simple reply without data, or the header of one with data.
 pub fn simple(error: u32, cookie: u64) -> [u8; SIMPLE_HEADER_BYTES] {
     let mut bytes = [0; SIMPLE_HEADER_BYTES];
     bytes[..4].copy_from_slice(&SIMPLE_REPLY.to_be_bytes());
@@ -165,7 +166,7 @@ fn chunk(kind: u16, is_last: bool, cookie: u64, length: u32) -> Vec<u8> {
     bytes
 }
 
-/// A structured reply that says only that all went well.
+/// A structured reply that only says that the request succeeded.
 pub fn nothing(cookie: u64) -> Vec<u8> {
     chunk(0, true, cookie, 0)
 }
@@ -177,7 +178,8 @@ pub fn piece(cookie: u64, offset: u64, length: u32, is_last: bool) -> [u8; CHUNK
     bytes.try_into().expect("20 and 8 bytes")
 }
 
-/// A structured error, which ends a reply: in words (at most 4096 bytes), and where it happened if that is known.
+/// A structured error, which ends a reply, with a text (at most 4096 bytes) and the offset of the failure, if
+/// there is one.
 pub fn failure(cookie: u64, error: u32, words: &str, place: Option<u64>) -> Vec<u8> {
     let (kind, more) = if place.is_some() { (2, 8) } else { (1, 0) };
     let mut bytes = chunk((1 << 15) | kind, true, cookie, 6 + words.len() as u32 + more);

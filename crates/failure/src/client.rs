@@ -1,4 +1,4 @@
-//! Errors of the client, of its mounts and of what it carries or exports.
+//! Errors of the client, of its mounts, and of exports and bundles.
 
 use crate::{Exit, Failure};
 use holdfast_client::admin::DeclareError;

@@ -1,5 +1,6 @@
-//! What a command or a daemon reports when it fails: an exit code (after sysexits.h) for scripts, words that say what
-//! happened and to what, and what to do about it. One place maps the errors of all crates to these.
+//! What a command or a daemon reports when it fails: an exit code (after sysexits.h) for scripts, a message
+//! that says what happened and to what, and a hint what to do. The errors of all crates are mapped to these
+//! here.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -10,45 +11,46 @@ mod volume;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the process ends with. The numbers are part of the interface: never renumber.
+/// The exit code of the process. The numbers are part of the interface: never renumber them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Exit {
-    /// It was done.
+    /// The command was carried out.
     Done = 0,
-    /// It was not done, for a reason that has no code of its own.
+    /// It was not carried out, for a reason without a code of its own.
     Failed = 1,
     /// The command line makes no sense.
     Usage = 64,
     /// Stored data (state, cache, evidence, a server's data directory) is damaged.
     Data = 65,
-    /// A file that was named, such as a key file, is missing or unreadable.
+    /// A named file, such as a key file, is missing or unreadable.
     NoInput = 66,
-    /// The key, user, group or device is not known to the file system.
+    /// The file system does not have the key, user, group or device.
     NoUser = 67,
     /// The address is wrong: no such host, or the server has no such file system.
     NoHost = 68,
-    /// The server does not answer, the agent that keeps the key does not sign, or a feature was left out of the program.
+    /// The server does not answer, the agent with the key does not sign, or a feature was left out of the
+    /// program.
     Unavailable = 69,
     /// A mistake in holdfast itself.
     Internal = 70,
-    /// The operating system refused something needed.
+    /// The operating system refused something that is needed.
     System = 71,
-    /// A file that should be made exists already or cannot be made.
+    /// A file that should be created exists already or cannot be created.
     CannotCreate = 73,
     /// Reading or writing a local disk failed, or it is full.
     Io = 74,
-    /// Somebody else is using it now: state, data directory, busy mount.
+    /// Another process is using it now: state, data directory, busy mount.
     InUse = 75,
-    /// The server is not the one of this address, or speaks no common protocol.
+    /// The server is not the one of this address, or there is no common protocol version.
     Protocol = 76,
-    /// Not allowed, or a key file that others can read.
+    /// It is not allowed, or others can read a key file.
     NotAllowed = 77,
-    /// Written by a newer version of holdfast.
+    /// It was written by a newer version of holdfast.
     Newer = 78,
     /// The mount point cannot be used.
     MountPoint = 79,
-    /// ALARM: a server or a disk showed something that no honest one shows.
+    /// ALARM: a server or a disk has shown something that no honest one shows.
     Alarm = 80,
 }
 
@@ -102,10 +104,10 @@ impl Exit {
     }
 }
 
-/// Why a command was not carried out: for people, and for scripts.
+/// Why a command was not carried out, for people and for scripts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// For scripts.
+    /// The exit code, for scripts.
     pub code: Exit,
     /// What happened, and to what.
     pub message: String,
@@ -113,7 +115,7 @@ pub struct Failure {
     pub hint: Option<String>,
 }
 
-/// What commands return.
+/// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -122,7 +124,7 @@ impl Failure {
         Failure { code, message: message.to_string(), hint: None }
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint what to do.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
@@ -141,7 +143,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What was asked for is no part of this program: it was built without a feature.
+/// The failure for a feature that was left out of this program when it was built.
 pub fn built_without(feature: &str) -> Failure {
     Failure::new(Exit::Unavailable, format!("this holdfast was built without {feature}")).hint(format!(
         "build it with `cargo build --release -p holdfast-cli --features {feature}`, or install a package that has it; \
@@ -149,7 +151,7 @@ pub fn built_without(feature: &str) -> Failure {
     ))
 }
 
-/// What to do where sandboxes cannot be made: look, and do without in this way.
+/// The hint where sandboxes cannot be made: how to examine that, and how to do without them.
 pub fn without_sandbox(way: &str) -> String {
     let weaker = match holdfast_components::all_walls_are_required() {
         true => "; if it is only Landlock, leave out --require-sandbox",

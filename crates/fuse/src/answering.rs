@@ -6,7 +6,7 @@ use fuser::Request;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::{Span, trace_span};
 
-/// Answers requests so that one which waits keeps no other from being answered.
+/// Answers requests so that a request that waits keeps no other from being answered.
 pub(crate) struct Answering {
     readers: usize,
     busy: AtomicUsize,
@@ -25,8 +25,8 @@ impl Answering {
         }
     }
 
-    /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
-    /// up.
+    /// Answers on this thread, unless it is the last one that reads requests. A program that waits for the
+    /// answer may give up.
     pub(crate) fn answer(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
         let call = self.begin(request, Cancellation::ToDeath(request.pid()));
         match self.reader() {
@@ -35,19 +35,22 @@ impl Answering {
         }
     }
 
-    /// Answers on another thread, as it will take a while. Whoever waits for the answer may give up.
+    /// Answers on another thread, because the answer will take a while. A program that waits for it may give
+    /// up.
     pub(crate) fn wait(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
         let call = self.begin(request, Cancellation::ToDeath(request.pid()));
         self.pool.submit(Box::new(move || call.run(job)));
     }
 
-    /// Notes a request until it is answered. In a trace, its time counts from now on: idle while no thread has it.
+    /// Notes a request until it is answered. In a trace, its time counts from now on; it is idle while no
+    /// thread works on it.
     pub(crate) fn begin(&self, request: &Request, yields: Cancellation) -> Call {
         let span = span_of(request);
         self.outstanding.begin(request.unique().0, yields, span)
     }
 
-    /// This thread, if it may be kept busy while what is returned lives.
+    /// Marks this thread as busy until the result is dropped. Returns `None` if no other thread would be left
+    /// to read requests.
     pub(crate) fn reader(&self) -> Option<Busy<'_>> {
         let busy = Busy(&self.busy);
         (self.busy.fetch_add(1, Ordering::SeqCst) + 1 < self.readers).then_some(busy)
@@ -59,8 +62,8 @@ impl Answering {
     }
 }
 
-/// A request as a trace shows it: the kernel's number for it, what is asked for, and the inode it is about (of requests
-/// with a name, the directory).
+/// The span of a request in a trace: the kernel's number for it, its kind, and its inode (for requests with a
+/// name, the directory).
 pub(crate) fn span_of(request: &Request) -> Span {
     let (unique, inode) = (request.unique().0, request.nodeid());
     trace_span!(target: "operation", "kernel request", unique, what = ?request.operation(), inode)

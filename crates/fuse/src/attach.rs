@@ -1,7 +1,7 @@
-//! mount(2): by ourselves where we may, else through the set-uid helper fusermount3.
+//! mount(2): directly if this process may, else through the set-uid helper fusermount3.
 //!
-//! Not left to the FUSE crate, because it neither falls back to the helper where users may not open
-//! `/dev/fuse`, nor says why the helper refused.
+//! The FUSE crate could do this too, but it does not fall back to the helper where users may not open
+//! `/dev/fuse`, and does not say why the helper refused.
 
 use crate::mountpoint::MountError;
 use rustix::fs::{Mode, OFlags};
@@ -19,24 +19,25 @@ use std::process::{Child, Command, Stdio};
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The source in the table of mounts: the address.
+    /// The source in the table of mounts, which is the address.
     pub source: String,
-    /// Whether other users of this machine may use it; default only the mounting user (not even root).
+    /// Whether other users of this machine may use the mount. By default only the mounting user may, not even
+    /// root.
     pub allow_other: bool,
-    /// Whether the kernel refuses writes.
+    /// Whether the kernel refuses all writes.
     pub read_only: bool,
-    /// Whether the kernel refuses to run programs from it.
+    /// Whether the kernel refuses to run programs from the mount.
     pub no_exec: bool,
-    /// Whether the kernel keeps locks of files, among the programs of this machine only.
+    /// Whether the kernel manages file locks, among the programs of this machine only.
     pub local_locks: bool,
 }
 
-/// Who checks permissions in a mount.
+/// Which side checks permissions in a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Permissions {
     /// The kernel, by owner and mode.
     ByMode,
-    /// The process that serves the mount, which is asked when a directory is entered.
+    /// The process that serves the mount; the kernel asks it when a directory is entered.
     Asked,
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn attach(
     if rustix::process::geteuid().is_root() {
         match attach_directly(directory, options, permissions) {
             Ok(channel) => return Ok(channel),
-            // Root without the right to mount (in a container): the helper may have it.
+            // Root may lack the right to mount (in a container); the helper may have it.
             Err(Errno::PERM | Errno::ACCESS) => {}
             Err(Errno::NODEV | Errno::NOENT | Errno::NXIO) => {
                 return Err(refused("the kernel has no FUSE; load its module (modprobe fuse)".to_owned()));
@@ -74,7 +75,7 @@ pub(crate) fn attach(
     attach_by_helper(directory, options, permissions).map_err(refused)
 }
 
-/// A comma would begin another option, a backslash escapes.
+/// The source without special characters: a comma would begin another option, and a backslash escapes.
 fn source(options: &Options) -> String {
     options
         .source
@@ -108,8 +109,8 @@ fn attach_directly(directory: &Path, options: &Options, permissions: Permissions
     Ok(channel)
 }
 
-/// The helper sends the channel over a socket whose number it finds in its environment. The socket becomes its
-/// standard input, so that no other descriptor has to survive into it.
+/// Mounts through the helper. It sends the channel over a socket whose number it finds in its environment.
+/// The socket becomes its standard input, so that it need not inherit any other descriptor.
 fn attach_by_helper(
     directory: &Path,
     options: &Options,
@@ -149,7 +150,7 @@ fn attach_by_helper(
     }
 }
 
-/// Waits for the descriptor; `None` when the helper ended without sending one.
+/// Waits for the descriptor. Returns `None` if the helper ended without sending one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0u8; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -175,7 +176,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 fn end(helper: &mut Child) -> String {
     let mut message = String::new();
     if let Some(errors) = helper.stderr.take() {
-        // Bounded, though the helper is trusted; a broken pipe loses nothing but words.
+        // The length is bounded, although the helper is trusted. A broken pipe loses only the message.
         let _ = errors.take(4096).read_to_string(&mut message);
     }
     if let Err(error) = helper.wait() {
@@ -205,8 +206,9 @@ mod tests {
 
     impl Filesystem for Nothing {}
 
-    /// A mount is ours by its type and shows its source; while it is served it is not dead and nothing else is
-    /// mounted over it; when its server is gone it is dead, and is removed by whoever wants the directory.
+    /// A mount is recognised as ours by its type, and shows its source. While it is served, it does not count
+    /// as dead, and nothing else is mounted over it. When its server has ended, it is dead, and is removed
+    /// when the directory is needed.
     #[test]
     fn a_dead_mount_is_recognised_and_removed() {
         if !Path::new("/dev/fuse").exists() {
@@ -228,7 +230,7 @@ mod tests {
         assert!(matches!(mountpoint::prepare(&path), Err(MountError::AlreadyMounted { .. })));
         assert!(!mountpoint::remove_if_dead(&mount).expect("it answers"));
         mountpoint::unmount(&path, UnmountMode::Gently).expect("nobody uses it");
-        // Somebody else was quicker.
+        // Another process was faster.
         assert!(mountpoint::remove_if_dead(&mount).expect("it is gone"));
         served.join().expect("no panic").expect("no error");
 

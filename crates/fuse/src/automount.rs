@@ -1,21 +1,25 @@
 //! A directory in which names are mounted when they are first used.
 //!
-//! A name leads to an empty directory, a *place*, without anything being asked. When somebody wants to get into a place
-//! (list it, look up a name in it, make it the working directory), it begins to be mounted on, and he is told ESTALE. For
-//! the kernel that means to walk the path once more, and to ask for each name whether it is still what it was. *That*
-//! answer waits until the mount is there, and the walk leads into it; programs do not notice. It is the one place to wait
-//! in: whoever looks up a name in a directory keeps others from mounting on it meanwhile, and whoever looks for a name the
-//! first time keeps others from looking for it.
+//! A new name is an empty directory, called a *place*, and needs no further work. When a process enters a
+//! place (lists it, looks up a name in it, makes it the working directory), mounting begins, and the process
+//! gets ESTALE. The kernel then walks the path once more, and asks for each name whether it is still what it
+//! was. The answer to *that* request waits until the mount is there, and the walk leads into it; programs do
+//! not notice. It is the only point at which waiting is possible: a process that looks up a name in a
+//! directory prevents others from mounting on it meanwhile, and a process that looks up a name for the first
+//! time prevents others from looking it up.
 //!
-//! Looking at a place from outside (stat, as `ls` does with what links lead to) mounts nothing, as with autofs.
+//! Looking at a place from outside (stat, as `ls` does with the targets of links) mounts nothing, as with
+//! autofs.
 //!
-//! Who mounts has to touch the place as well, and must not wait for himself: [`Automounter`] is told which thread asks, and
-//! answers [`EnterOutcome::Empty`] to those that it knows.
+//! The thread that mounts has to touch the place as well, and must not wait for itself. So [`Automounter`] is
+//! given the number of the calling thread, and answers [`EnterOutcome::Empty`] to the threads that mount.
 //!
-//! All this needs somebody who may mount on such a directory. fusermount3 may not, as it is root's and what users mount is
-//! closed to others. Where it has to do it, names are symbolic links to directories elsewhere, and reading a link waits.
+//! All this needs a process that may mount on such a directory. fusermount3 may not, because it is root's,
+//! and what users mount is closed to others, even to root. If fusermount3 has to be used, names are symbolic
+//! links to directories elsewhere, and reading a link waits.
 //!
-//! Permissions are not left to the kernel here: it would decide by the mode alone and not ask when somebody enters.
+//! Permissions are not left to the kernel here: it would decide by the mode alone, and send no request when a
+//! process enters a directory.
 
 use crate::answering::Answering;
 use crate::convert;
@@ -34,15 +38,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel uses a name without asking. Short, as being asked tells what is in use.
+/// How long the kernel may use a name without a request. It is short, because requests show which names are
+/// in use.
 const NAME_LIVES: Duration = Duration::from_secs(1);
-/// How long it may believe that a name is none.
+/// How long the kernel may cache that a name does not exist.
 const NO_NAME_LIVES: Duration = Duration::from_secs(5);
-/// How long it keeps attributes, which do not change.
+/// How long the kernel may cache attributes, which do not change.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(3600);
 
-/// The target of a name. Numbers are from 2 on, and a name keeps its number while the kernel knows it: the kernel takes
-/// away what is mounted on a name that got another one.
+/// The target of a name. Numbers are from 2 on, and a name keeps its number while the kernel has it cached:
+/// the kernel would remove a mount from a name whose number changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameTarget {
     /// A directory to be mounted on.
@@ -54,18 +59,18 @@ pub enum NameTarget {
 /// The reply to a process that enters a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EnterOutcome {
-    /// He is to walk the path again: something is mounted there, or will be when he comes by.
+    /// The process has to walk the path again: something is mounted there, or will be by then.
     Again,
-    /// He is who mounts there, and finds an empty directory.
+    /// The thread is one that mounts there, and finds an empty directory.
     Empty,
 }
 
-/// Why nothing can be mounted, as programs see it. The reason in words is for the log.
+/// Why nothing can be mounted, as programs see it. The log has the reason as text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The name is none: ENOENT.
+    /// There is no such name: ENOENT.
     NoName,
-    /// No server answers: EHOSTUNREACH.
+    /// No server can be reached: EHOSTUNREACH.
     Unreachable,
     /// The server that answers is not the one the name stands for: EKEYREJECTED.
     Wrong,
@@ -75,9 +80,9 @@ pub enum Trouble {
     Expired,
     /// A key is needed, and there is none: ENOKEY.
     NoKey,
-    /// The key may not: EACCES.
+    /// The key has no access: EACCES.
     NotAllowed,
-    /// As many are mounted, and in use, as may be: EMFILE.
+    /// The limit of mounts is reached, and all are in use: EMFILE.
     TooMany,
     /// The caller received a signal to end: EINTR.
     Interrupted,
@@ -102,36 +107,37 @@ fn errno(trouble: Trouble) -> Errno {
 
 /// Decides what names mean, and mounts.
 pub trait Automounter: Send + Sync + 'static {
-    /// The target of a name, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one
-    /// look-up, which [`Automounter::forget`] takes back. `None` if that takes a while to tell, as something is being
-    /// mounted there. A new name of a directory to be mounted on is reported without waiting.
+    /// The target of a name, for a thread (its number as the kernel shows it, 0 if it has none here). Counts
+    /// one look-up, which [`Automounter::forget`] takes back. Returns `None` if that has to wait, because
+    /// something is being mounted there. A new name of a directory to be mounted on is returned without
+    /// waiting.
     fn find(&self, name: &[u8], thread: u32) -> Option<Result<NameTarget, Trouble>>;
 
-    /// As [`Automounter::find`], and waits. An error for something that is mounted would take the mount away.
+    /// Like [`Automounter::find`], but waits. An error for a name that is mounted would remove the mount.
     ///
     /// # Errors
-    /// [`Trouble::NoName`], or why nothing is mounted there.
+    /// [`Trouble::NoName`], or the reason why nothing is mounted there.
     fn await_name(&self, name: &[u8], thread: u32) -> Result<NameTarget, Trouble>;
 
-    /// The kernel drops `count` look-ups.
+    /// Takes back `count` look-ups that the kernel has dropped.
     fn forget(&self, number: u64, count: u64);
 
-    /// Whether a number is of a link.
+    /// Whether a number belongs to a link.
     fn is_link(&self, number: u64) -> bool;
 
-    /// A thread wants to get into a place. Begins to mount, and returns at once.
+    /// Called when a thread enters a place. Begins to mount, and returns at once.
     ///
     /// # Errors
-    /// Why nothing can be mounted there.
+    /// The reason why nothing can be mounted there.
     fn enter(&self, number: u64, thread: u32) -> Result<EnterOutcome, Trouble>;
 
-    /// Where a link leads. Waits until something is mounted there, if it leads to a place.
+    /// The target of a link. If it is a place, this waits until something is mounted there.
     ///
     /// # Errors
     /// [`Trouble`].
     fn target(&self, number: u64) -> Result<Vec<u8>, Trouble>;
 
-    /// The names that are shown.
+    /// The names that a listing shows.
     fn names(&self) -> Vec<(Vec<u8>, NameTarget)>;
 }
 
@@ -146,7 +152,8 @@ impl AutomountHandler {
         AutomountHandler { automounter, answering: Answering::new(readers) }
     }
 
-    /// The reply to a caller who enters a directory: success if it is empty, or an error.
+    /// The result for a process that enters a directory: success if the directory is empty, otherwise an
+    /// error.
     fn enter(&self, request: &Request, place: INodeNo) -> Result<(), Errno> {
         if place == INodeNo::ROOT {
             return Ok(());
@@ -159,8 +166,9 @@ impl AutomountHandler {
     }
 }
 
-/// How long the kernel may use a name without asking, that this thread has looked up. What the automounter itself looks up, to
-/// see whether a mount is alive, must not hide that somebody uses it next.
+/// How long the kernel may use a name that this thread has looked up without another request. When the
+/// automounter itself looks up a name, to see whether a mount is alive, the kernel must not cache that: it
+/// would hide that a program uses the name next.
 fn name_lives(thread: u32) -> Duration {
     match Path::new(&format!("/proc/self/task/{thread}")).exists() {
         true => Duration::ZERO,
@@ -210,7 +218,7 @@ fn named(named: NameTarget) -> (u64, InodeKind) {
 
 impl Filesystem for AutomountHandler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // One look-up that waits would keep all others in the directory from being made.
+        // Without this, a look-up that waits would keep all others in the directory from being made.
         config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS).map_err(|_| {
             io::Error::new(
                 io::ErrorKind::Unsupported,
@@ -225,7 +233,7 @@ impl Filesystem for AutomountHandler {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         if parent != INodeNo::ROOT {
-            // Not to be kept: soon something is mounted there.
+            // The kernel must not cache this: something will be mounted there soon.
             return reply.error(self.enter(request, parent).err().unwrap_or(Errno::ENOENT));
         }
         let thread = request.pid();
@@ -311,7 +319,7 @@ impl Filesystem for AutomountHandler {
         if size == 0 { reply.size(0) } else { reply.data(&[]) }
     }
 
-    // Nothing is made or removed here by its users. (Files are made by mknod, where there is no create.)
+    // Users can create or remove nothing here. (Without a `create`, files are created by mknod.)
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
         reply.error(Errno::EROFS);

@@ -1,4 +1,4 @@
-//! The kernel's words and ours.
+//! Conversions between the kernel's types and ours.
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, RenameFlags, ReplyStatfs, Request, TimeOrNow};
 use holdfast_client::files::{
@@ -7,7 +7,7 @@ use holdfast_client::files::{
 use holdfast_content::InodeKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Preferred size of reads and writes, as `stat` shows it: what a chunk holds on average.
+/// Preferred size of reads and writes, as `stat` shows it: the average length of a chunk.
 const PREFERRED_BYTES: u32 = 64 * 1024;
 
 pub(crate) fn caller(request: &Request) -> Caller {
@@ -39,7 +39,7 @@ pub(crate) fn attributes(of: &Attributes) -> FileAttr {
     }
 }
 
-/// Of a name that is not there: the number 0 tells the kernel so.
+/// Attributes for a name that does not exist: the number 0 tells the kernel so.
 pub(crate) fn no_attributes() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -122,7 +122,7 @@ pub(crate) fn allocate(mode: i32) -> Option<Allocate> {
     }
 }
 
-/// `None`: not for a file system to answer.
+/// The target of lseek(2); `None` if a file system does not answer it.
 pub(crate) fn seek_to(whence: i32) -> Option<SeekTo> {
     match whence {
         libc::SEEK_DATA => Some(SeekTo::Data),
@@ -131,7 +131,7 @@ pub(crate) fn seek_to(whence: i32) -> Option<SeekTo> {
     }
 }
 
-/// `None`: not a mode of a lock.
+/// The mode of a lock; `None` if the number is no mode.
 pub(crate) fn lock_mode(kind: i32) -> Option<LockMode> {
     match kind {
         libc::F_RDLCK => Some(LockMode::Shared),
@@ -147,7 +147,7 @@ pub(crate) fn lock_kind(mode: LockMode) -> i32 {
     }
 }
 
-/// The kernel refuses offsets beyond its own.
+/// A lock's range, bounded to the offsets that the kernel accepts.
 pub(crate) fn lock_range(range: &LockRange) -> (u64, u64) {
     let most = i64::MAX as u64;
     (range.start.min(most), range.last.min(most))
@@ -160,7 +160,8 @@ pub(crate) fn time_to_set(time: TimeOrNow) -> TimeToSet {
     }
 }
 
-/// Nanoseconds since the epoch; times that do not fit (before 1677, after 2262) become the nearest that do.
+/// Nanoseconds since the epoch. Times that do not fit (before 1677, after 2262) become the nearest one that
+/// does.
 fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
@@ -177,7 +178,7 @@ fn system_time(ns: i64) -> SystemTime {
 mod tests {
     use super::*;
 
-    /// Times before and after the epoch survive the way to the kernel and back.
+    /// Times before and after the epoch are the same after conversion to the kernel's type and back.
     #[test]
     fn times_round_trip() {
         for ns in [0, 1, -1, 1_700_000_000_123_456_789, -1_000_000_001, i64::MAX, i64::MIN + 1] {
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Every way to allocate that is offered is recognised; others are refused, not guessed.
+    /// Every supported mode of allocation is recognised; others are refused.
     #[test]
     fn ways_to_allocate() {
         assert_eq!(allocate(0), Some(Allocate::Extend));

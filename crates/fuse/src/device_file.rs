@@ -1,7 +1,7 @@
-//! A directory with one file, which is a disk: for `losetup`, and for programs that want an image.
+//! A directory with one file, which is a disk: for `losetup`, and for programs that need an image.
 //!
-//! The kernel keeps none of its bytes ([`FopenFlags::FOPEN_DIRECT_IO`]): what a loop device or a file system on it
-//! caches is theirs, and was verified when it was read.
+//! The kernel caches none of its bytes ([`FopenFlags::FOPEN_DIRECT_IO`]). A loop device, or a file system on
+//! it, may cache them; they were verified when they were read.
 
 use crate::answering::span_of;
 use crate::convert;
@@ -19,15 +19,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the kernel keeps attributes; the size may grow.
+/// How long the kernel may cache attributes; the size may grow.
 const LIVES: Duration = Duration::from_secs(1);
 /// The inode number of the file.
 const FILE: INodeNo = INodeNo(2);
-/// Largest request.
+/// Largest request, in bytes.
 const REQUEST_BYTES: u32 = 1 << 20;
 
 thread_local! {
-    /// What was read. Each thread has one for good: memory that is new costs as much as hashing what is put there.
+    /// The bytes of a read. Each thread keeps one buffer: fresh memory costs as much as hashing its contents.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -117,7 +117,7 @@ impl Filesystem for DeviceHandler {
         reply: ReplyData,
     ) {
         let _span = span_of(request).entered();
-        // Programs may read any bytes; disks have sectors.
+        // Programs may read any bytes, but disks have sectors.
         let length = self.disk.size_bytes();
         let wanted = offset.min(length)..offset.saturating_add(u64::from(size)).min(length);
         let (start, end) = (wanted.start / 512 * 512, wanted.end.next_multiple_of(512).min(length));
@@ -198,7 +198,7 @@ impl Filesystem for DeviceHandler {
         match (mode & zeroing != 0, within) {
             (_, false) => reply.error(Errno::ENOSPC),
             (true, true) => end(reply, self.disk.write_zeroes(offset, length)),
-            // All of a disk is there.
+            // A disk always has all its blocks.
             (false, true) => reply.ok(),
         }
     }

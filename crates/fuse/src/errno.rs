@@ -1,19 +1,19 @@
-//! The only place that knows errno.
+//! The only module that decides error numbers.
 //!
-//! The match is exhaustive on purpose: whoever adds an error must say here what programs will see. Altered
-//! data and a wrong order are EIO, never ENOENT and never zeroes; a file that others deleted while it was open
-//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss, and so are witnesses
-//! that have not vouched for it lately; a key whose agent
-//! does not sign is ENOKEY; a release that counts no more is EKEYEXPIRED or EKEYREVOKED.
+//! The match is exhaustive on purpose: a new error must be given a number here. Altered data and a wrong
+//! order are EIO, never ENOENT and never zeroes. A file that others deleted while it was open is ESTALE. A
+//! server that does not answer, and witnesses that have not co-signed lately, are ETIMEDOUT, so that no
+//! program takes silence for loss. A key whose agent does not sign is ENOKEY. A release that is not valid any
+//! more is EKEYEXPIRED or EKEYREVOKED.
 
 use fuser::Errno;
 use holdfast_client::FsError;
 use std::io::ErrorKind;
 
-/// What has the kernel walk the path once more, without what it remembers of it, and ask again. It does so once for a call; a
-/// second answer like this one is the program's. Whoever relies on that answers with this: names that were found through a
-/// listing and have changed, opens whose program has yet to be identified ([`FsError::LookAgain`]), and directories that are
-/// about to be mounted on ([`crate::automount`]).
+/// Makes the kernel walk the path once more, without its cached names, and send the requests again. The
+/// kernel does this once for each call; the program gets the second such error. It is used for names that
+/// were found through a listing and have changed, for opens whose program has yet to be identified
+/// ([`FsError::LookAgain`]), and for directories that are about to be mounted on ([`crate::automount`]).
 pub(crate) const LOOK_AGAIN: Errno = Errno::ESTALE;
 
 /// The error number that programs get.
@@ -52,7 +52,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
     }
 }
 
-/// Failures of this machine's disk keep their meaning where it has one that cannot be mistaken.
+/// The error number for a failure of this machine's disk: its own number where that cannot be misunderstood.
 fn local(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::StorageFull => Errno::ENOSPC,

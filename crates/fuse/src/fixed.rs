@@ -1,8 +1,8 @@
-//! Trees for reading only, which the kernel may keep: what it has once asked for it asks for again only when it is
+//! Read-only trees that the kernel may cache: what it has requested once, it requests again only after it was
 //! told to forget it.
 //!
-//! So a warm read, `stat` or listing is the kernel's own, as with a local file system. Opening a file asks nothing
-//! either, after the first: there is nothing to decide.
+//! So repeated reads, `stat` and listings are answered by the kernel itself, as with a local file system.
+//! After the first, opens need no request either, because there is nothing to decide.
 
 use crate::answering::Answering;
 use crate::convert;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// The kernel fetches ahead by this much.
+/// How far the kernel reads ahead, in bytes.
 const READAHEAD_BYTES: u32 = 1 << 20;
-/// Most requests that nobody waits for (read-ahead) at once.
+/// Most requests that no program waits for (read-ahead) at the same time.
 const BACKGROUND_MAX: u16 = 64;
 
-/// A reply with the number 0 says that there is no such name.
+/// A reply with inode number 0 means that there is no such name.
 const NOTHING: Attributes = Attributes {
     ino: Ino(0),
     kind: InodeKind::File,
@@ -44,35 +44,35 @@ const NOTHING: Attributes = Attributes {
     generation: 0,
 };
 
-/// Something that the kernel is to forget.
+/// A cache entry that the kernel has to forget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forget {
-    /// Forget the target of a name in a directory; what is in use by it stays in use.
+    /// Forget the target of a name in a directory. Files that are open stay usable.
     Name(Ino, Vec<u8>),
     /// Forget the attributes and pages of an inode.
     Inode(Ino),
 }
 
-/// Takes what the kernel is to forget; returns at once.
+/// Receives what the kernel has to forget. Returns at once.
 pub type ForgetSink = Box<dyn Fn(Forget) + Send + Sync>;
 
-/// A name of a listing, perhaps with its attributes.
+/// An entry of a listing, perhaps with its attributes.
 pub struct ListingEntry<'a> {
     /// The name.
     pub item: DirectoryItem<'a>,
-    /// The attributes, if they were asked for and are at hand.
+    /// The attributes, if they were requested and are available without waiting.
     pub attributes: Option<Attributes>,
 }
 
-/// A tree that the kernel may keep.
+/// A tree that the kernel may cache.
 pub trait FixedTree: Send + Sync + 'static {
     /// Finds a name. Counts one look-up, which [`FixedTree::forget`] takes back.
     ///
     /// # Errors
-    /// [`FsError`]; that a name is not there the kernel keeps as well.
+    /// [`FsError`]. The kernel also caches that a name does not exist.
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError>;
 
-    /// The kernel drops `count` look-ups.
+    /// Takes back `count` look-ups that the kernel has dropped.
     fn forget(&self, ino: Ino, count: u64);
 
     /// Attributes.
@@ -81,13 +81,13 @@ pub trait FixedTree: Send + Sync + 'static {
     /// [`FsError`].
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError>;
 
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// [`FsError`].
     fn target(&self, ino: Ino) -> Result<Vec<u8>, FsError>;
 
-    /// Bytes of a file.
+    /// Reads bytes of a file.
     ///
     /// # Errors
     /// [`FsError`].
@@ -99,14 +99,14 @@ pub trait FixedTree: Send + Sync + 'static {
     /// [`FsError::NoData`]: at or beyond the end of the file, or only hole up to it.
     fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64, FsError>;
 
-    /// Opens a directory. Whether the kernel may keep its listing.
+    /// Opens a directory. Also returns whether the kernel may cache its listing.
     ///
     /// # Errors
     /// [`FsError`].
     fn open_directory(&self, ino: Ino) -> Result<(FileHandleId, bool), FsError>;
 
-    /// Gives the names from `offset` on to `sink` until it answers `false` (it had no room for that one). Names with
-    /// attributes that it took count one look-up each, `.` and `..` excepted.
+    /// Gives the entries from `offset` on to `sink` until it returns `false` because it has no room for one.
+    /// Entries with attributes that it took count as one look-up each, except `.` and `..`.
     ///
     /// # Errors
     /// [`FsError`].
@@ -136,15 +136,15 @@ pub trait FixedTree: Send + Sync + 'static {
     /// Space and number of files of the file system.
     fn statistics(&self) -> Statistics;
 
-    /// How long the kernel may keep names and attributes.
+    /// How long the kernel may cache names and attributes.
     fn lives(&self) -> Duration;
 
-    /// Sets the sink for what the kernel is to forget.
+    /// Sets the function that is called with what the kernel has to forget.
     fn on_forget(&self, sink: ForgetSink);
 }
 
-/// Tells the kernel what to forget, on a thread of its own: it may wait for an answer of ours meanwhile. Ends when it
-/// is dropped.
+/// Has the kernel forget entries, on a thread of its own, because the kernel may wait for an answer of ours
+/// meanwhile. The thread ends when this is dropped.
 pub(crate) struct Forgetter(Sender<Option<Forget>>);
 
 impl Forgetter {
@@ -158,7 +158,7 @@ impl Forgetter {
                     }
                     Forget::Inode(ino) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
                 };
-                // ENOENT: it did not know it any more.
+                // ENOENT means that the kernel did not have the entry any more.
                 if let Err(error) = result {
                     tracing::trace!(%error, ?forget, "the kernel did not forget");
                 }
@@ -232,7 +232,7 @@ impl Filesystem for FixedHandler {
                     Generation(attributes.generation),
                 );
             }
-            // The kernel keeps that too. Compilers ask for many names that are not there.
+            // The kernel caches this too. Compilers look up many names that do not exist.
             Err(FsError::NotFound) => {
                 let nothing = convert::attributes(&NOTHING);
                 reply.entry_with_ttls(&tree.lives(), &tree.lives(), &nothing, Generation(0));
@@ -257,7 +257,7 @@ impl Filesystem for FixedHandler {
     }
 
     fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // The kernel takes this for "there is nothing to decide", asks no more, and keeps pages.
+        // The kernel takes this to mean that opens need no request, sends no more, and keeps cached pages.
         reply.error(Errno::ENOSYS);
     }
 

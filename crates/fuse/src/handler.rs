@@ -1,8 +1,9 @@
-//! Kernel request to inode API call to reply: translation, and nothing else.
+//! Translates kernel requests into calls of the inode API, and their results into replies.
 //!
-//! The only decision taken here is which thread answers (see [`crate::pool`]). Two requests are answered
-//! without asking, because the answer never changes: `security.capability` (the kernel asks for it before every
-//! write; mounts are nosuid, so file capabilities mean nothing) and POSIX ACLs (there are none).
+//! The only decision taken here is which thread answers (see [`crate::pool`]). Two kinds of requests are
+//! answered without a call, because the answer never changes: `security.capability` (the kernel asks for it
+//! before every write; mounts are nosuid, so file capabilities have no effect) and POSIX ACLs (there are
+//! none).
 
 use crate::answering::{Answering, span_of};
 use crate::convert;
@@ -25,32 +26,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// How long the kernel may believe attributes: `fstat` on an open descriptor may be this old.
+/// How long the kernel may cache attributes: `fstat` on an open descriptor may be this old.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
-/// Names are looked up anew every time, unless they were found under a lease: every path-based call sees the present
-/// view.
+/// How long the kernel may cache names that were not found under a lease: not at all, so that every
+/// path-based call sees the present view.
 const NAMES_LIVE: Duration = Duration::ZERO;
 /// Largest write the kernel may send in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Names no open file: what is opened for those who watch opens.
+/// The handle of an open that has no file behind it, for programs that only watch opens.
 const BLIND: u64 = u64::MAX;
-/// Most requests that wait for locks at once.
+/// Most requests that wait for locks at the same time.
 const LOCK_WAITS_MAX: usize = 1024;
-/// Most requests that nobody waits for (read-ahead) at once.
+/// Most requests that no program waits for (read-ahead) at the same time.
 const BACKGROUND_MAX: u16 = 64;
 
 /// Serves one mount.
 pub(crate) struct Handler {
     fs: Arc<FileSystem>,
     answering: Answering,
-    /// The kernel keeps locks, among the programs of this machine.
+    /// Whether the kernel manages locks, among the programs of this machine only.
     local_locks: bool,
-    /// Requests that wait for locks.
+    /// Number of requests that wait for locks.
     lock_waits: Arc<AtomicUsize>,
 }
 
 impl Handler {
-    /// For a session with `readers` threads that read requests.
+    /// A handler for a session with `readers` threads that read requests.
     pub(crate) fn new(fs: Arc<FileSystem>, readers: usize, local_locks: bool) -> Handler {
         Handler { fs, answering: Answering::new(readers), local_locks, lock_waits: Arc::default() }
     }
@@ -60,7 +61,8 @@ impl Handler {
         self.answering.answer(request, move || job(&fs));
     }
 
-    /// Answers on a thread of its own: what waits for a lock may wait for what the other threads are to answer.
+    /// Answers on a thread of its own: a request that waits for a lock may wait for requests that the other
+    /// threads must answer.
     fn answer_apart(
         &self,
         request: &Request,
@@ -73,18 +75,18 @@ impl Handler {
             let _waiting = waiting;
             contain(|| call.run(|| job(&fs)));
         };
-        // A job that cannot have a thread is dropped, and its reply answers EIO.
+        // If no thread can be started, the job is dropped, and its reply answers EIO.
         if let Err(error) = std::thread::Builder::new().name("lock".to_owned()).spawn(answer) {
             tracing::warn!(%error, "no thread to wait for a lock");
         }
     }
 }
 
-/// A request that waits for a lock; counted while it lives.
+/// A request that waits for a lock. It is counted until this is dropped.
 struct LockWait(Arc<AtomicUsize>);
 
 impl LockWait {
-    /// Counts a request that waits for a lock; `None` if too many do.
+    /// Starts counting a request that waits for a lock. Returns `None` if too many wait.
     fn begin(waiting: &Arc<AtomicUsize>) -> Option<LockWait> {
         let one = LockWait(Arc::clone(waiting));
         (waiting.fetch_add(1, Ordering::SeqCst) < LOCK_WAITS_MAX).then_some(one)
@@ -97,7 +99,7 @@ impl Drop for LockWait {
     }
 }
 
-/// Replies that carry nothing but success or failure.
+/// Answers a request whose reply says only whether it succeeded.
 fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
     match result {
         Ok(()) => reply.ok(),
@@ -120,7 +122,7 @@ fn entry(reply: ReplyEntry, result: Result<files::Attributes, FsError>) {
     }
 }
 
-/// The answer to a LOOKUP, which the kernel may keep for as long as `life`, also that there is no such name.
+/// Answers a LOOKUP. The kernel may cache the answer for `life`, even that there is no such name.
 fn looked_up(reply: ReplyEntry, result: Result<files::Attributes, FsError>, life: Duration) {
     match result {
         Ok(attributes) => {
@@ -165,7 +167,7 @@ fn written(reply: ReplyWrite, result: Result<usize, FsError>) {
     }
 }
 
-/// Extended attributes answer either their size or, if they fit, themselves.
+/// Answers a request for an extended attribute: with its size if `room` is 0, with its value if that fits.
 pub(crate) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsError>) {
     match result {
         Ok(value) => match u32::try_from(value.len()) {
@@ -177,7 +179,8 @@ pub(crate) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsErro
     }
 }
 
-/// One time serves name and attributes here, so the attributes live for no time either.
+/// One time applies to both name and attributes of this reply, so the kernel may not cache the attributes
+/// either.
 fn created(reply: ReplyCreate, attributes: &files::Attributes, opened: &files::OpenReply) {
     reply.created(
         &NAMES_LIVE,
@@ -198,9 +201,10 @@ pub(crate) fn is_acl(name: &[u8]) -> bool {
 
 impl Filesystem for Handler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Not wanted: READDIRPLUS (its entries would be looked up again at once, as names live for no time),
-        // WRITEBACK_CACHE (it would own size and times), AUTO_INVAL_DATA (an own write would drop the cache;
-        // files that changed elsewhere are dropped when they are opened or seen to have another size).
+        // Not requested: READDIRPLUS (its entries would be looked up again at once, because names may not be
+        // cached), WRITEBACK_CACHE (the kernel would own size and times), AUTO_INVAL_DATA (a write on this
+        // machine would drop the cache; files that changed elsewhere are dropped when they are opened or turn
+        // out to have another size).
         let locks = match self.local_locks {
             true => InitFlags::empty(),
             false => InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS,
@@ -216,7 +220,7 @@ impl Filesystem for Handler {
                 tracing::debug!(?wanted, "the kernel does not have it");
             }
         }
-        // Smaller bounds than the kernel's are kept; both calls only fail with a nearer bound to try.
+        // If the kernel allows less, its limit is used. Both calls fail only with a limit to try instead.
         if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {
             let _ = config.set_max_write(nearest);
         }
@@ -228,7 +232,8 @@ impl Filesystem for Handler {
     }
 
     fn interrupt(&self, _request: &Request, unique: RequestId) -> Result<(), Errno> {
-        // Not known: answered already, or read by another thread that is about to begin it.
+        // A request that is not found was answered already, or another thread has read it and is about to
+        // begin it.
         if self.answering.outstanding.interrupt(unique.0) { Ok(()) } else { Err(Errno::EAGAIN) }
     }
 
@@ -363,7 +368,7 @@ impl Filesystem for Handler {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if self.fs.is_blind(request.pid()) {
-            // No file is behind it. It must not cost the others their cached pages.
+            // There is no file behind this handle. The open must not cost other programs their cached pages.
             return reply.opened(FileHandle(BLIND), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
         }
         let (caller, flags) = (convert::caller(request), files::OpenFlags::from_bits(flags.0));
@@ -441,7 +446,7 @@ impl Filesystem for Handler {
             false => files::WriteSource::Call,
         };
         let handle = FileHandleId(handle.0);
-        // Not through `answer`: on this thread the bytes need no copy.
+        // Does not use `answer`: on this thread the bytes need not be copied.
         let span = span_of(request);
         if let Some(_busy) = self.answering.reader() {
             let answer = || written(reply, self.fs.write(handle, offset, bytes, source));
@@ -462,7 +467,7 @@ impl Filesystem for Handler {
     ) {
         self.answer(request, move |fs| {
             let flushed = fs.flush(FileHandleId(handle.0));
-            // Closing any descriptor of a file frees all that the process has locked of it.
+            // When any descriptor of a file is closed, the process loses all its locks on the file.
             fs.closed_by(FileHandleId(handle.0), owner.0);
             empty(reply, flushed);
         });
@@ -513,7 +518,8 @@ impl Filesystem for Handler {
         self.answer(request, move |fs| match fs.test_lock(FileHandleId(handle.0), &lock, mode) {
             Ok(Some(holder)) => {
                 let (start, last) = convert::lock_range(&holder.range);
-                // (0: one of another machine, which has no number here.)
+                // (The process is 0 if the holder is on another machine, where it has no number of this
+                // machine.)
                 reply.locked(start, last, convert::lock_kind(holder.mode), holder.process);
             }
             Ok(None) => reply.locked(start, last, libc::F_UNLCK, 0),
@@ -743,7 +749,7 @@ impl Filesystem for Handler {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        // The reply holds 32 bits; the caller goes on where it ended.
+        // The reply has 32 bits. The caller continues where the copy ended.
         let length = length.min(1 << 30);
         self.answer(request, move |fs| {
             let (from, to) = (FileHandleId(from.0), FileHandleId(to.0));

@@ -1,9 +1,10 @@
-//! Dropping what the kernel keeps of files that changed elsewhere: pages, names and attributes.
+//! Drops what the kernel has cached of files that changed elsewhere: pages, names and attributes.
 //!
-//! Pages and names on threads of their own. The kernel may wait, when pages are dropped, for the answer to a read that is
-//! waiting for whoever asked for it; and when a name is to be forgotten, for a program that is changing something in
-//! its directory. What waits is a set of inodes, bounded by what the kernel knows, and of names, bounded by what it was
-//! given to keep. Attributes are forgotten at once, since the kernel takes no lock for it.
+//! Pages and names are dropped on threads of their own. When the kernel drops pages, it may wait for the
+//! answer to a read, which may wait for the thread that dropped them. When it forgets a name, it may wait for
+//! a program that is changing something in the name's directory. The waiting inodes are a set, bounded by
+//! what the kernel has cached; the waiting names are bounded by what it was allowed to cache. Attributes are
+//! dropped at once, because the kernel takes no lock for that.
 
 use fuser::{INodeNo, Notifier};
 use holdfast_client::files::{FileSystem, Ino};
@@ -15,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// Most sets of names that wait.
+/// Most batches of names that wait.
 const BATCHES_MAX: usize = 16;
 
 #[derive(Default)]
@@ -26,13 +27,13 @@ struct Waiting {
 
 #[derive(Default)]
 struct List {
-    /// Files whose pages are to be dropped, with those who wait for it.
+    /// Files whose pages are to be dropped, with the threads that wait for that.
     inodes: BTreeMap<u64, Vec<Sender<()>>>,
     names: VecDeque<Forgotten>,
     ended: bool,
 }
 
-/// Names to be looked up again, and who waits until the last is done.
+/// Names that the kernel has to look up again. `done` is signalled when the last is forgotten.
 struct Forgotten {
     names: Vec<(Ino, Box<[u8]>)>,
     done: Sender<()>,
@@ -62,14 +63,15 @@ impl Invalidator {
         let shared = Arc::clone(&waiting);
         fs.on_forget(Box::new(move |names, inos, done| {
             for ino in inos {
-                // A negative offset: the attributes only.
+                // A negative offset means the attributes only.
                 if let Err(error) = notifier.inval_inode(INodeNo(ino.0), -1, 0) {
                     tracing::debug!(%error, ino = ino.0, "attributes were not forgotten");
                 }
             }
             let mut list = shared.list.lock();
             if list.names.len() >= BATCHES_MAX {
-                // The kernel is slow about an earlier one; what waits longest does not live any more.
+                // The kernel is slow with an earlier batch; the names that have waited longest have expired
+                // by now.
                 list.names.pop_front();
             }
             if !list.ended && !names.is_empty() {
@@ -85,7 +87,7 @@ impl Drop for Invalidator {
     fn drop(&mut self) {
         let mut list = self.0.list.lock();
         list.ended = true;
-        // A thread that waits notices the end of its channel.
+        // Threads that wait notice that their channel is closed.
         list.inodes.clear();
         list.names.clear();
         drop(list);
@@ -106,7 +108,7 @@ impl Waiting {
                 tracing::debug!(%error, ino, "pages were not dropped");
             }
             for done in waiting {
-                // The thread may have given up waiting.
+                // The thread may have stopped waiting.
                 let _ = done.send(());
             }
             list = self.list.lock();

@@ -4,10 +4,11 @@
 //! [`handler`], [`convert`], [`errno`] and [`session`] only, and nothing of it is in the public interface.
 //! This crate decides nothing about files: it translates. It alone knows errno.
 //!
-//! What it answers for:
-//! - a request that waits (for a server that does not answer, say) keeps no other from being answered;
-//! - an integrity failure is EIO for programs, never "no such file" and never zeroes;
-//! - a mount of a process that died can be recognised and removed.
+//! What it guarantees:
+//! - A request that waits (for a server that does not answer, for example) keeps no other from being
+//!   answered.
+//! - An integrity failure is EIO for programs, never "no such file" and never zeroes.
+//! - A mount whose process has died can be recognised and removed.
 #![forbid(unsafe_code)]
 
 mod answering;

@@ -1,8 +1,9 @@
 //! Looking at a mount whose process may never answer.
 //!
-//! Whoever waits for an answer to a request that the process behind a FUSE mount has read already cannot be ended, not even
-//! by SIGKILL; nor can a process with a thread that waits so, and whoever waits for that process waits with it. So the look
-//! is left to a process of its own, which has nothing open that anybody waits for.
+//! If the process behind a FUSE mount has read a request, a program that waits for the answer cannot be
+//! ended, not even by SIGKILL. Nor can a process with such a waiting thread end, and every process that waits
+//! for it waits too. So the look is left to a process of its own, which has nothing open that another process
+//! waits for.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -14,32 +15,34 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// First argument of the process that looks.
+/// The first argument of a process that was started to look.
 const COMMAND: &str = "__look";
-/// As much as the kernel lets an attribute have.
+/// Most bytes of an attribute, as the kernel limits them.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
-/// What the process that looks says first.
+/// The first byte of that process's output.
 const DEAD: u8 = b'D';
 const ANSWERS: u8 = b'A';
-/// Whether looks are processes: this program can be started again for them ([`run_if_looking`]).
+/// Whether looks can be processes of their own: this program can be started again for them
+/// ([`run_if_looking`]).
 static IS_AVAILABLE: AtomicBool = AtomicBool::new(false);
 
-/// For a process that looks at mounts every few seconds for as long as it lives: its looks are threads of its own from now
-/// on. A process for each would cost more than what is looked for, and nobody waits for the end of this one.
+/// Makes looks threads of this process from now on. For a process that looks at mounts every few seconds as
+/// long as it lives: a process for each look would cost too much, and nobody waits for this process to end.
 pub fn look_by_thread() {
     IS_AVAILABLE.store(false, Ordering::Relaxed);
 }
 
-/// What a look at a mount found.
+/// The result of a look at a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
-    /// The process that served it is gone.
+    /// The process that served it has ended.
     Dead,
-    /// It answers, or refuses to answer this user. With the attribute that was asked for, if it has it.
+    /// It answers, or refuses to answer this user. Has the requested attribute, if the mount has that.
     Answers(Option<Vec<u8>>),
 }
 
-/// To be called first in `main`. In a process that was started to look, does so: then the exit code is returned.
+/// Must be called first in `main`. In a process that was started to look, it does so and returns the exit
+/// code.
 pub fn run_if_looking() -> Option<ExitCode> {
     IS_AVAILABLE.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -57,8 +60,8 @@ pub fn run_if_looking() -> Option<ExitCode> {
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks the mount at `path`, and for an attribute of its root, for at most `limit`. `None`: no answer in time, as its
-/// process is stopped, or waits for something itself.
+/// Sends the mount at `path` a request, and one for an attribute of its root, for at most `limit`. Returns
+/// `None` if there is no answer in time, because its process is stopped, or waits for something itself.
 pub(crate) fn at(path: &Path, attribute: Option<&str>, limit: Duration) -> Option<Look> {
     if IS_AVAILABLE.load(Ordering::Relaxed) {
         return by_process(path, attribute, limit);
@@ -85,7 +88,7 @@ fn by_process(path: &Path, attribute: Option<&str>, limit: Duration) -> Option<L
     let mut command = Command::new("/proc/self/exe");
     command.arg0("holdfast").arg(COMMAND).arg(path).args(attribute).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    // Without a process nothing is known; that it answers is the harmless guess.
+    // Without a process, the state is unknown; assuming that the mount answers does no harm.
     let Ok(mut child) = command.spawn() else { return Some(Look::Answers(None)) };
     let mut pipe = child.stdout.take()?;
     let mut said = Vec::new();
@@ -105,7 +108,7 @@ fn by_process(path: &Path, attribute: Option<&str>, limit: Duration) -> Option<L
         }
     };
     if !is_whole {
-        // It ends when the mount answers after all, if not before; nobody waits for it.
+        // The process ends when the mount answers after all, if not before. Nothing waits for it.
         let _ = child.kill();
         return None;
     }

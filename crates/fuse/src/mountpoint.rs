@@ -1,7 +1,7 @@
-//! Mount points: what may become one, what is one, and how to stop being one.
+//! Mount points: which directories can become one, which are one, and how to unmount them.
 //!
-//! Nothing here asks a mounted file system anything it could block on, except where it says so: a dead or
-//! hanging mount must be describable and removable.
+//! Except where a function says so, nothing here asks a mounted file system anything it could block on: a
+//! mount that is dead or hangs must be describable and removable.
 
 use crate::attach::HELPER;
 use crate::look::{self, Look};
@@ -15,18 +15,19 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// File system type that the kernel shows for our mounts.
+/// The file system type that the kernel shows for our mounts.
 pub const KIND: &str = "fuse.holdfast";
-/// How the sources of images of releases begin, which the kernel serves by itself, through overlayfs.
+/// The beginning of the sources of mounted images of releases. The kernel serves these itself, through
+/// overlayfs.
 pub const IMAGE_SOURCE: &str = "hf+image:";
 
 /// One line of the kernel's table of mounts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// Kernel's number of the mount; never used for two mounts at once.
+    /// The kernel's number of the mount; never used for two mounts at the same time.
     pub id: u64,
-    /// Kernel's number of the file system that is mounted, if it has no device of its own: then it is also the number of
-    /// its FUSE connection.
+    /// The kernel's number of the mounted file system, if it has no device of its own. For a FUSE mount it is
+    /// also the number of its connection.
     pub connection: Option<u32>,
     /// The mount point.
     pub directory: PathBuf,
@@ -55,7 +56,7 @@ pub enum MountError {
     /// The directory holds files, which the mount would hide.
     #[error("{0}: is not empty; its files would be hidden by the mount. Mount on an empty directory")]
     NotEmpty(PathBuf),
-    /// A holdfast file system is mounted there.
+    /// A Holdfast file system is mounted there.
     #[error(
         "{directory}: {source_name} is mounted there already; `holdfast umount {directory}` ends that mount"
     )]
@@ -78,12 +79,12 @@ pub enum MountError {
     /// No mount of Holdfast is there.
     #[error("{0}: no holdfast file system is mounted there")]
     NotMounted(PathBuf),
-    /// Programs use the mount.
+    /// Programs are using the mount.
     #[error("{directory}: is busy{holders}. End them or leave the directory, or use --lazy")]
     Busy {
         /// The mount point.
         directory: PathBuf,
-        /// The programs that use it, in words; may be empty.
+        /// The programs that use it, as text; may be empty.
         holders: String,
     },
     /// The kernel or fusermount3 refused.
@@ -104,9 +105,9 @@ pub enum MountError {
 /// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnmountMode {
-    /// Refuse when programs use it.
+    /// Refuse if programs are using it.
     Gently,
-    /// Take it out of sight at once; it ends when the last program lets go.
+    /// Remove it from the directory tree at once. It ends when the last program stops using it.
     Lazily,
 }
 
@@ -127,10 +128,10 @@ pub fn mounted_at(directory: &Path) -> Result<Option<Mounted>, MountError> {
     Ok(mounted()?.into_iter().rev().find(|mount| mount.directory == directory))
 }
 
-/// The absolute path of `directory` without symbolic links, also when a dead mount is on it.
+/// The absolute path of `directory` without symbolic links, even if a dead mount is on it.
 ///
 /// # Errors
-/// [`MountError::Missing`] or what the kernel says.
+/// [`MountError::Missing`], or the kernel's error.
 pub fn absolute(directory: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => MountError::Missing(directory.to_owned()),
@@ -139,7 +140,7 @@ pub fn absolute(directory: &Path) -> Result<PathBuf, MountError> {
     };
     match directory.canonicalize() {
         Ok(path) => Ok(path),
-        // The mount point itself may not answer: then its parent does.
+        // If the mount point itself does not answer, its parent is resolved instead.
         Err(error) => match (directory.parent(), directory.file_name()) {
             (Some(parent), Some(name)) if error.kind() != io::ErrorKind::NotFound => {
                 let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -150,8 +151,8 @@ pub fn absolute(directory: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-/// Makes sure that `directory` can be mounted on, and returns its absolute path. A dead mount of ours that is
-/// in the way is removed.
+/// Makes sure that `directory` can be mounted on, and returns its absolute path. A dead Holdfast mount there
+/// is removed.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -182,23 +183,23 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// How a mount takes a question that its process must answer.
+/// How a mount reacts to a request that its process must answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
     /// The mount answers, or refuses to answer this user.
     Answers,
-    /// The process that served it is gone.
+    /// The process that served it has ended.
     Dead,
-    /// No answer within [`LOOK_WAIT`]: its process is stopped, or waits for something itself.
+    /// There is no answer within [`LOOK_WAIT`]: its process is stopped, or waits for something itself.
     Stuck,
 }
 
-/// How long a look at a mount may take: more than a busy machine needs.
+/// How long a look at a mount may take: longer than a busy machine needs.
 pub const LOOK_WAIT: Duration = Duration::from_secs(10);
-/// How often it is tried to end a mount that somebody looks at.
+/// Pause between attempts to unmount while another process is looking at the mount.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks the mount at `path`, for a while.
+/// Sends a request to the mount at `path`, and waits up to [`LOOK_WAIT`] for an answer.
 pub fn condition(path: &Path) -> Condition {
     match look::at(path, None, LOOK_WAIT) {
         Some(Look::Dead) => Condition::Dead,
@@ -207,8 +208,8 @@ pub fn condition(path: &Path) -> Condition {
     }
 }
 
-/// An attribute of the root of the mount at `path`; `None` if it has none, this user may not read it, or no answer comes
-/// for a while.
+/// An attribute of the root of the mount at `path`. Returns `None` if it has none, this user may not read it,
+/// or there is no answer within [`LOOK_WAIT`].
 pub fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
     match look::at(path, Some(name), LOOK_WAIT)? {
         Look::Answers(value) => value,
@@ -216,16 +217,16 @@ pub fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether the process behind the FUSE mount at `path` is gone.
+/// Whether the process behind the FUSE mount at `path` has ended.
 pub fn is_dead(path: &Path) -> bool {
     condition(path) == Condition::Dead
 }
 
-/// Removes a mount whose process is gone. Whether it is there no more: somebody else may have removed it while it was looked
-/// at, or put another in its place, which stays.
+/// Removes a mount whose process has ended. Returns whether the mount is gone: another process may have
+/// removed it meanwhile, or mounted another in its place, which stays.
 ///
 /// # Errors
-/// As [`unmount`].
+/// As for [`unmount`].
 pub fn remove_if_dead(mount: &Mounted) -> Result<bool, MountError> {
     if !is_dead(&mount.directory) {
         return Ok(mounted_at(&mount.directory)?.is_none_or(|now| now.id != mount.id));
@@ -240,8 +241,8 @@ pub fn remove_if_dead(mount: &Mounted) -> Result<bool, MountError> {
     }
 }
 
-/// Does what may wait for a mount's process, for at most `limit`. `None`: it takes longer, and goes on on a thread of its
-/// own, which ends with this process.
+/// Runs a call that may wait for a mount's process, for at most `limit`. Returns `None` if it takes longer;
+/// it then continues on its own thread, which ends with this process.
 pub fn within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, wait) = mpsc::channel();
     let look = move || drop(done.send(look()));
@@ -249,19 +250,21 @@ pub fn within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Sen
     wait.recv_timeout(limit).ok()
 }
 
-/// Where the kernel offers to end FUSE connections by their number.
+/// The directory where the kernel lets FUSE connections be ended by their number.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Ends the FUSE connection of the mount at `path`: everybody who waits for an answer gets an error, for ever. For a
-/// mount whose process cannot end because one of its threads waits, in the kernel, for an answer by itself.
+/// Ends the FUSE connection of the mount at `path`: every program that waits for an answer gets an error, now
+/// and later. This is for a mount whose process cannot end because one of its threads waits, in the kernel,
+/// for an answer from that process itself.
 ///
 /// # Errors
-/// The kernel offers no way: its control file system is not mounted, and unmounting by force needs privileges.
+/// The kernel offers no way: its control file system is not mounted, and unmounting by force needs
+/// privileges.
 pub fn abort(path: &Path, connection: u32) -> io::Result<()> {
     let switch = Path::new(CONNECTIONS).join(connection.to_string()).join("abort");
     match std::fs::write(&switch, b"1") {
         Ok(()) => Ok(()),
-        // By force, the same happens; only root may, and only while it is mounted there.
+        // Unmounting by force has the same effect. Only root may do that, and only while it is mounted there.
         Err(error) => {
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
                 .map_err(|_| io::Error::new(error.kind(), format!("{}: {error}", switch.display())))
@@ -269,11 +272,11 @@ pub fn abort(path: &Path, connection: u32) -> io::Result<()> {
     }
 }
 
-/// Ends the topmost mount at `path` if it is the one whose number in [`Mounted::id`] is `id`: another may have taken its
-/// place meanwhile.
+/// Ends the topmost mount at `path` if [`Mounted::id`] of it is `id`: another mount may have taken its place
+/// meanwhile.
 ///
 /// # Errors
-/// As [`unmount`]; [`MountError::NotMounted`] also if another is mounted there.
+/// As for [`unmount`]; [`MountError::NotMounted`] also if another mount is there.
 pub fn unmount_only(path: &Path, id: u64, manner: UnmountMode) -> Result<(), MountError> {
     match mounted_at(path)? {
         Some(mount) if mount.id == id => unmount(path, manner),
@@ -281,8 +284,9 @@ pub fn unmount_only(path: &Path, id: u64, manner: UnmountMode) -> Result<(), Mou
     }
 }
 
-/// Ends the topmost mount at `path`, by ourselves where we may, else through fusermount3. Who only looks at it for a moment
-/// (`holdfast status`, `df`, a monitor) has nothing open there, and is waited for.
+/// Ends the topmost mount at `path`, directly if this process may, else through fusermount3. A program that
+/// only looks at the mount for a moment (`holdfast status`, `df`, a monitor) has nothing open there; this
+/// waits until it has ended.
 ///
 /// # Errors
 /// [`MountError::Busy`] when `Gently` and programs use it; [`MountError::NotMounted`];
@@ -356,7 +360,8 @@ fn busy(path: &Path) -> MountError {
     MountError::Busy { directory: path.to_owned(), holders }
 }
 
-/// Up to five processes that have files or their working directory at or below `path`, as far as we may see.
+/// Up to five processes that have files or their working directory at or below `path`, as far as this process
+/// may see.
 fn holders(path: &Path) -> Vec<String> {
     let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(path));
     let mut found = Vec::new();
@@ -379,7 +384,7 @@ fn holders(path: &Path) -> Vec<String> {
     found
 }
 
-/// Reads one line of mountinfo: `id parent dev root directory options [tags..] - kind source options`.
+/// Parses one line of mountinfo: `id parent dev root directory options [tags..] - kind source options`.
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -421,7 +426,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Lines of the kernel's table are read, with and without tags, escapes undone.
+    /// Lines of the kernel's table are parsed, with and without tags, and escapes are undone.
     #[test]
     fn mountinfo_lines() {
         let line =
@@ -437,8 +442,8 @@ mod tests {
         assert_eq!(parse_line(b"nonsense"), None);
     }
 
-    /// A file, a missing directory, a directory with files and a mount point in use are refused, each in its
-    /// own words; an empty directory is taken.
+    /// A file, a missing directory, a directory with files and a mount point in use are each refused with an
+    /// error of their own; an empty directory is accepted.
     #[test]
     fn what_may_be_mounted_on() {
         let dir = tempfile::tempdir().expect("a directory");

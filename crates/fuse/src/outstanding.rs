@@ -1,9 +1,10 @@
-//! Requests that are being answered, so that the kernel can call one off.
+//! Requests that are being answered, so that the kernel can cancel them.
 //!
 //! The kernel asks for that whenever a program gets a signal. Programs do not expect calls on files to be
-//! interrupted by signals that they catch (timers, say): a database takes a sync that fails for a failed disk. So,
-//! as with NFS, only a signal that ends the program calls its request off, but for waits for locks, which any signal
-//! ends. The kernel tells only of the first signal; from then on whoever waits looks whether the program is dying.
+//! interrupted by signals that they catch (timers, for example): a database takes a failed sync for a failed
+//! disk. So, as with NFS, a request is cancelled only by a signal that ends the program; a wait for a lock is
+//! cancelled by any signal. The kernel reports only the first signal. From then on, the waiting thread checks
+//! whether the program is dying.
 
 use holdfast_client::interrupt::Interrupt;
 use parking_lot::Mutex;
@@ -13,34 +14,35 @@ use tracing::Span;
 
 type Calls = Arc<Mutex<HashMap<u64, (Interrupt, Cancellation)>>>;
 
-/// What cancels a request.
+/// Which signals cancel a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cancellation {
-    /// A signal that ends the program, of which this is a thread.
+    /// A signal that ends the program with this thread.
     ToDeath(u32),
     /// Any signal.
     ToAnySignal,
 }
 
-/// The requests not answered yet, by the kernel's number.
+/// The requests that have not been answered yet, by the kernel's number.
 #[derive(Default)]
 pub(crate) struct Outstanding {
     calls: Calls,
 }
 
 impl Outstanding {
-    /// Notes a request until the result is dropped. `span` is what the request is called in a trace.
+    /// Notes a request until the result is dropped. `span` is the request's span in a trace.
     pub(crate) fn begin(&self, unique: u64, yields: Cancellation, span: Span) -> Call {
         let interrupt = Interrupt::default();
         self.calls.lock().insert(unique, (interrupt.clone(), yields));
         Call { calls: Arc::clone(&self.calls), unique, interrupt, span }
     }
 
-    /// Cancels a request whose caller has got a signal; `false` if there is no request of this number.
+    /// Cancels a request whose program has received a signal. Returns `false` if there is no request with
+    /// this number.
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
         let Some((call, yields)) = self.calls.lock().get(&unique).cloned() else { return false };
         match yields {
-            // A program whose threads have no numbers here cannot be looked at.
+            // A program whose threads have no numbers in this PID namespace cannot be examined.
             Cancellation::ToAnySignal | Cancellation::ToDeath(0) => call.raise(),
             Cancellation::ToDeath(thread) => call.watch(move || is_dying(thread)),
         }
@@ -48,7 +50,8 @@ impl Outstanding {
     }
 }
 
-/// Whether a signal is pending that will end a thread, or it is gone. Reads /proc, which asks no file system.
+/// Whether a thread has ended, or a signal is pending that will end it. Reads /proc, which needs no other
+/// file system.
 fn is_dying(thread: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return true };
     let set = |name: &str| {
@@ -98,7 +101,8 @@ mod tests {
     use super::*;
     use holdfast_client::interrupt::is_raised;
 
-    /// Proves: a request can be called off before and while it is answered, not after; others are not concerned.
+    /// Proves: a request can be cancelled before and while it is answered, not after; other requests are not
+    /// affected.
     #[test]
     fn requests_are_called_off() {
         let outstanding = Outstanding::default();
@@ -115,7 +119,7 @@ mod tests {
         assert!(outstanding.calls.lock().is_empty());
     }
 
-    /// Proves: a request that yields to death only goes on until its program is gone.
+    /// Proves: a request that only death cancels goes on until its program is gone.
     #[test]
     fn only_death_calls_off() {
         let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep runs");

@@ -12,11 +12,11 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most requests that may be waited for at once, besides those of the readers.
+/// Most requests that can wait at the same time, besides those of the readers.
 pub(crate) const THREADS_MAX: usize = 64;
-/// Most requests that may stand in the queue.
+/// Most requests in the queue.
 const QUEUE_MAX: usize = 256;
-/// How long a thread stays without work.
+/// How long a thread stays without work before it ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -41,8 +41,8 @@ struct PoolState {
     closed: bool,
 }
 
-/// Runs what answers one request. The reply that it owns answers EIO when it is dropped, so a panic, which would
-/// be a mistake of ours, costs one request and not the mount.
+/// Runs a job that answers one request. The job's reply answers EIO when it is dropped. So a panic, which
+/// would be a mistake of ours, costs one request and not the mount.
 pub(crate) fn contain(job: impl FnOnce()) {
     if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
         tracing::error!("a request ended in a panic");
@@ -60,7 +60,7 @@ impl Pool {
         Pool { shared: Arc::new(shared) }
     }
 
-    /// Runs `job` on some thread of the pool; waits while the queue is full. When no thread can be had at all,
+    /// Runs `job` on a thread of the pool; waits while the queue is full. If no thread can be started at all,
     /// the caller runs it.
     pub(crate) fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();

@@ -18,10 +18,11 @@ use std::sync::Arc;
 /// Threads that read (and mostly answer) the kernel's requests.
 const READERS: usize = 8;
 
-/// A mount that is served. It goes on when this is dropped; it ends by [`Session::unmount`] or by umount(8).
+/// A mount that is being served. It continues when this is dropped; [`Session::unmount`] or umount(8) ends
+/// it.
 pub struct Session {
     directory: PathBuf,
-    /// Kernel's number of the mount, which distinguishes it from one that takes its place.
+    /// The kernel's number of the mount, which distinguishes it from a later mount at the same place.
     id: Option<u64>,
     end: Arc<EndSignal>,
 }
@@ -33,7 +34,7 @@ struct EndSignal {
 }
 
 /// Mounts `fs` on `directory` and serves it on threads of its own. `ended` is called once, after the last
-/// request, when the mount is gone, by whatever cause.
+/// request, when the mount is gone for whatever reason.
 ///
 /// # Errors
 /// The directory cannot be mounted on (see [`mountpoint::prepare`]), or the kernel or fusermount3 refuses.
@@ -53,10 +54,10 @@ pub fn mount(
     serve(directory, options, Permissions::ByMode, start, ended)
 }
 
-/// As [`mount`], for a tree that is for reading only.
+/// Like [`mount`], for a read-only tree.
 ///
 /// # Errors
-/// As [`mount`].
+/// As for [`mount`].
 pub fn mount_fixed(
     tree: Arc<dyn FixedTree>,
     directory: &Path,
@@ -72,27 +73,27 @@ pub fn mount_fixed(
     serve(directory, &options, Permissions::ByMode, start, ended)
 }
 
-/// As [`mount`], for a directory in which names are mounted when they are used.
+/// Like [`mount`], for a directory in which names are mounted when they are used.
 ///
 /// # Errors
-/// As [`mount`].
+/// As for [`mount`].
 pub fn mount_automount(
     automounter: Arc<dyn Automounter>,
     directory: &Path,
     options: &Options,
     ended: impl FnOnce() + Send + 'static,
 ) -> Result<Session, MountError> {
-    // fusermount3 mounts only on what its user may write.
+    // fusermount3 mounts only on directories that its user may write.
     let options = Options { read_only: false, ..options.clone() };
     let start =
         |channel| Ok((handshake(AutomountHandler::new(Arc::clone(&automounter), READERS), channel)?, ()));
     serve(directory, &options, Permissions::Asked, start, ended)
 }
 
-/// As [`mount`], for a directory with one file, called `name`, which is a disk.
+/// Like [`mount`], for a directory with one file, called `name`, which is a disk.
 ///
 /// # Errors
-/// As [`mount`].
+/// As for [`mount`].
 pub fn mount_disk(
     disk: Arc<dyn Disk>,
     name: &str,
@@ -104,18 +105,19 @@ pub fn mount_disk(
     serve(directory, options, Permissions::ByMode, start, ended)
 }
 
-/// Mounts on `directory`, and gives the session with the kernel away unread: for another process to serve. The absolute
-/// path of the mount point comes back too.
+/// Mounts on `directory`, and returns the session with the kernel before anything was read from it, for
+/// another process to serve. Also returns the absolute path of the mount point.
 ///
 /// # Errors
-/// As [`mount`].
+/// As for [`mount`].
 pub fn open_session(directory: &Path, options: &Options) -> Result<(PathBuf, OwnedFd), MountError> {
     let directory = mountpoint::prepare(directory)?;
     let session = attach(&directory, options, Permissions::ByMode)?;
     Ok((directory, session))
 }
 
-/// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
+/// Mounts, and serves on a thread of its own. `start` shakes hands with the kernel, and makes a value to be
+/// dropped at the end.
 fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     directory: &Path,
     options: &Options,
@@ -158,7 +160,7 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     Ok(Session { directory, id, end })
 }
 
-/// A connection that was aborted, not unmounted, leaves a dead mount.
+/// Removes the dead mount that is left if the connection was aborted instead of unmounted.
 fn remove_if_dead(directory: &Path, id: Option<u64>) {
     let there = mountpoint::mounted_at(directory).ok().flatten();
     if let Some(mount) = there.filter(|mount| id == Some(mount.id))
@@ -172,8 +174,8 @@ fn remove_if_dead(directory: &Path, id: Option<u64>) {
 fn handshake<H: fuser::Filesystem>(handler: H, channel: OwnedFd) -> io::Result<fuser::Session<H>> {
     let mut config = Config::default();
     config.n_threads = Some(READERS);
-    // The kernel itself refuses strangers; asking for the mounting user again would only refuse those who were
-    // handed an open descriptor.
+    // The kernel itself refuses other users. Checking the mounting user again would only refuse programs that
+    // were handed an open descriptor.
     fuser::Session::from_fd(handler, channel, SessionACL::All, config)
 }
 
@@ -183,8 +185,8 @@ impl Session {
         &self.directory
     }
 
-    /// Takes the mount out of the table of mounts. With [`UnmountMode::Lazily`] programs that use it may go on until
-    /// they let go of it; [`Session::wait`] waits for that.
+    /// Removes the mount from the table of mounts. With [`UnmountMode::Lazily`], programs that use it may
+    /// continue until they stop using it; [`Session::wait`] waits for that.
     ///
     /// # Errors
     /// [`MountError::Busy`], or the kernel or fusermount3 refuses.
@@ -194,7 +196,7 @@ impl Session {
         }
         let Some(id) = self.id else { return Ok(()) };
         match mountpoint::unmount_only(&self.directory, id, manner) {
-            // Somebody else unmounted it meanwhile.
+            // Another process unmounted it meanwhile.
             Err(MountError::NotMounted(_)) => Ok(()),
             other => other,
         }

@@ -1,8 +1,8 @@
 //! The common set-up of all HTTP clients: mirrors, object stores, etcd, witnesses.
 //!
-//! Invariants: a server's certificate is verified only by the given authorities; a status is a reply and no error; and
-//! no redirection is followed, which would take a signed or trusted request where it was not meant to go. Deadlines are
-//! each client's own: none is set here.
+//! Invariants: a server's certificate is verified only by the given authorities; every status is a reply, not
+//! an error; and no redirection is followed, because it would take a signed or trusted request to an
+//! unintended place. Each client sets its own deadlines: none is set here.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use ureq::{Agent, Proxy};
 /// The certificate authorities that verify servers.
 #[derive(Clone, Debug)]
 pub enum Authorities {
-    /// None: there is no TLS, and a server with TLS is refused.
+    /// No authorities: there is no TLS, and a server with TLS is refused.
     None,
     /// The authorities that this machine trusts.
     System,
@@ -23,7 +23,8 @@ pub enum Authorities {
 }
 
 impl Authorities {
-    /// What a URL needs: none without TLS, unless a proxy of the environment may be reached by it.
+    /// The authorities that a URL needs: none without TLS, unless the environment's proxy may be reached by
+    /// it.
     pub fn of_url(url: &str) -> Authorities {
         match url.starts_with("https:") || Proxy::try_from_env().is_some() {
             true => Authorities::System,
@@ -40,8 +41,8 @@ impl Authorities {
     }
 }
 
-/// The configuration of a client; `own` is the certificate it presents if the server asks for one. The caller sets
-/// deadlines.
+/// The configuration of a client. `own` is the certificate it presents if the server asks for one. The caller
+/// sets deadlines.
 pub fn client(authorities: Authorities, own: Option<ClientCert>) -> ConfigBuilder<AgentScope> {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(authorities.certificates()))

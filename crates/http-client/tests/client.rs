@@ -1,4 +1,4 @@
-//! What every client of HTTP does and does not do, against servers on sockets.
+//! The common behaviour of all HTTP clients, against servers on sockets.
 
 use holdfast_http_client::{Authorities, client};
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use ureq::Agent;
 
-/// Answers each connection's request with `answer`; returns what the first one said.
+/// Answers the request of each connection with `answer`. Returns what the first client sent.
 fn serve(answer: &'static str) -> (SocketAddr, thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let address = listener.local_addr().expect("an address");
@@ -24,7 +24,7 @@ fn agent(authorities: Authorities) -> Agent {
     client(authorities, None).proxy(None).build().into()
 }
 
-/// Proves: a refusal is an answer, with what it says; and the request says who asks.
+/// Proves: a refusal is a reply, with its text; and the request names the client.
 #[test]
 fn a_status_is_an_answer() {
     let (address, asked) = serve("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno");
@@ -34,7 +34,7 @@ fn a_status_is_an_answer() {
     assert!(asked.join().expect("it was asked").contains("user-agent: holdfast/"));
 }
 
-/// Proves: nobody is followed to another place.
+/// Proves: no redirection is followed.
 #[test]
 fn redirections_are_not_followed() {
     let (address, _asked) =
@@ -43,7 +43,7 @@ fn redirections_are_not_followed() {
     assert_eq!(answer.status(), 302);
 }
 
-/// Proves: what does not speak TLS, or has nobody who vouches for it, is not reached by https.
+/// Proves: a server without TLS, or with a certificate of an unknown authority, cannot be reached by https.
 #[test]
 fn https_needs_tls() {
     for authorities in [Authorities::None, Authorities::Given(Vec::new()), Authorities::System] {

@@ -1,7 +1,8 @@
-//! Bodies: of a reply, bytes in memory or pieces of something long, one at a time; of a request, within bounds.
+//! Bodies. Of a reply: bytes in memory, or pieces of something long, one at a time. Of a request: bytes up to
+//! a limit.
 //!
-//! A piece that cannot be read ends the connection before all that was announced has come, so nobody takes what is cut
-//! short for the whole.
+//! If a piece cannot be read, the connection ends before the announced length was sent, so no client takes a
+//! truncated body for the whole.
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use std::future::{Future, poll_fn};
@@ -12,34 +13,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
-/// Something that is too long for memory, and is read in pieces.
+/// A long source, which is read in pieces instead of as a whole.
 pub trait Pieces: Send + Sync + 'static {
-    /// The bytes of a range, all of them, if they can be had without waiting.
+    /// All bytes of a range, if they can be read without waiting.
     fn read_now(&self, _range: Range<u64>) -> Option<io::Result<Bytes>> {
         None
     }
 
-    /// The bytes of a range, all of them. Called where it may block.
+    /// All bytes of a range. Called where it may block.
     ///
     /// # Errors
-    /// They cannot be read, or there are fewer.
+    /// The bytes cannot be read, or there are fewer.
     fn read(&self, range: Range<u64>) -> io::Result<Bytes>;
 }
 
 /// The body of a reply.
 pub enum ReplyBody {
-    /// Bytes in memory; `None` when they are sent, or for a reply without a body.
+    /// Bytes in memory; `None` after they were sent, or for a reply without a body.
     Memory(Option<Bytes>),
-    /// A part of something long.
+    /// A range of something long.
     Pieces(UnsentPieces),
 }
 
-/// What is still to be sent of something long.
+/// The rest of a range that has not been sent yet.
 pub struct UnsentPieces {
     source: Arc<dyn Pieces>,
     left: Range<u64>,
     piece_bytes: u64,
-    /// A piece that has to be waited for.
+    /// A piece that is being read on another thread.
     reading: Option<JoinHandle<io::Result<Bytes>>>,
 }
 
@@ -55,12 +56,12 @@ impl ReplyBody {
         ReplyBody::Memory((!bytes.is_empty()).then_some(bytes))
     }
 
-    /// A range, which must lie within the source, read in pieces of so many bytes.
+    /// A range, which must lie within the source, read in pieces of `piece_bytes` bytes.
     pub fn pieces(source: Arc<dyn Pieces>, range: Range<u64>, piece_bytes: u64) -> ReplyBody {
         ReplyBody::Pieces(UnsentPieces { source, left: range, piece_bytes, reading: None })
     }
 
-    /// Bytes that are still to be sent.
+    /// Number of bytes that have not been sent yet.
     pub fn length(&self) -> u64 {
         match self {
             ReplyBody::Memory(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
@@ -121,7 +122,7 @@ impl UnsentPieces {
 }
 
 impl Drop for UnsentPieces {
-    /// Nobody needs the piece any more.
+    /// Nothing needs the piece any more.
     fn drop(&mut self) {
         if let Some(reading) = &self.reading {
             reading.abort();
@@ -132,13 +133,14 @@ impl Drop for UnsentPieces {
 /// Why a request has no body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyError {
-    /// It is longer than it may be.
+    /// It is longer than the limit.
     TooLong,
-    /// It did not come whole.
+    /// It did not arrive completely.
     Broken,
 }
 
-/// The body of a request, of at most `bytes_max` bytes. Who sends it slowly is cut off by the connection's idle limit.
+/// Reads the body of a request, of at most `bytes_max` bytes. The connection's idle limit cuts off a client
+/// that sends it slowly.
 ///
 /// # Errors
 /// [`BodyError`]

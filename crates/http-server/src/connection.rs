@@ -9,12 +9,13 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Bytes that are read at a time. Requests are short.
+/// How many bytes are read at a time. Requests are short.
 const READ_BYTES: usize = 4 << 10;
-/// A client that reads a reply more slowly than this, in bytes a second, is given up.
+/// Slowest rate, in bytes a second, at which a client may read a reply.
 const BYTES_PER_S_MIN: u64 = 1 << 10;
 
-/// The progress of a connection. Reading does not count, so that sending a request byte by byte is no progress.
+/// The progress of a connection. Reading does not count, so that sending a request byte by byte is no
+/// progress.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     requests: AtomicU64,
@@ -22,7 +23,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Counts a request that has come whole.
+    /// Counts a request that has arrived completely.
     pub(crate) fn request(&self) {
         self.requests.fetch_add(1, Relaxed);
     }
@@ -32,7 +33,7 @@ impl Activity {
     }
 }
 
-/// Looks now and then whether a connection is worth keeping.
+/// Checks from time to time whether a connection is worth keeping.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     requests: u64,
@@ -40,7 +41,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Whether, since it was last asked `seconds` ago, there was a request, or an answer was taken fast enough.
+    /// Whether, since the last call `seconds` ago, there was a request, or the client read a reply fast
+    /// enough.
     pub(crate) fn still_active(&mut self, activity: &Activity, seconds: u64) -> bool {
         let (requests, written) = (activity.requests.load(Relaxed), activity.written.load(Relaxed));
         let active = requests > self.requests || written - self.written >= seconds * BYTES_PER_S_MIN;
@@ -49,14 +51,14 @@ impl Watch {
     }
 }
 
-/// A TCP connection, as hyper wants it.
+/// A TCP connection with the interface that hyper needs.
 pub(crate) struct Stream {
     inner: TcpStream,
     activity: Arc<Activity>,
 }
 
 impl Stream {
-    /// `activity` is kept up to date.
+    /// A stream that counts its written bytes in `activity`.
     pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>) -> Stream {
         Stream { inner, activity }
     }
@@ -111,7 +113,8 @@ impl Write for Stream {
 mod tests {
     use super::*;
 
-    /// Idle, trickling and unread connections are given up; those that ask or take are kept.
+    /// Connections that are idle, send byte by byte or do not read are closed; those that send requests or
+    /// read stay.
     #[test]
     fn what_counts() {
         let (activity, mut watch) = (Activity::default(), Watch::default());

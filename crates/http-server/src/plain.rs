@@ -1,4 +1,4 @@
-//! Short texts, for a witness and for metrics.
+//! Requests and replies of short text, for a witness and for metrics.
 
 use crate::body::{BodyError, ReplyBody, read_body};
 use crate::server::HttpServer;
@@ -25,7 +25,7 @@ pub struct HttpRequest {
     pub method: Method,
     /// The path, without a query.
     pub path: String,
-    /// The body of a POST; of other methods none is read.
+    /// The body of a POST. It is not read for other methods.
     pub body: String,
 }
 
@@ -57,8 +57,8 @@ impl From<HttpReply> for Response<ReplyBody> {
 }
 
 impl HttpServer {
-    /// Serves short replies until `until` is done; no request's body may be longer than `body_bytes_max`. What blocks in
-    /// `answer` holds up no other connection.
+    /// Serves short replies until `until` completes. No request's body may be longer than `body_bytes_max`.
+    /// If `answer` blocks, it holds up no other connection.
     ///
     /// # Errors
     /// The system refuses threads or sockets.

@@ -19,34 +19,36 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Connections that the system keeps waiting until they are let in. The usual queue is short, and who does not fit in it
-/// comes again a second later.
+/// How many connections the system keeps waiting until they are accepted. The usual queue is short, and a
+/// client that does not fit in it tries again only a second later.
 const BACKLOG: i32 = 4096;
-/// How many files a server has open besides connections.
+/// How many files a server may have open besides connections.
 const FILES_BESIDES: usize = 1024;
-/// How long nobody is let in when the system has no more files or memory for connections.
+/// How long no connection is accepted when the system has no more files or memory.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
 /// The bounds of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at once; others wait in the system's queue.
+    /// Most connections at the same time; others wait in the system's queue.
     pub connections_max: usize,
-    /// The longest head of a request, and how much of a reply waits in memory for a slow reader, but for one piece.
+    /// Longest head of a request, in bytes. It also bounds how much of a reply waits in memory for a slow
+    /// reader, apart from one piece.
     pub head_bytes_max: usize,
-    /// Seconds after which a connection is closed that asks for nothing or takes nothing (at most twice as many).
+    /// After so many seconds (at most twice as many) a connection is closed that requests nothing or reads
+    /// nothing.
     pub idle_s: u64,
-    /// How long replies under way may take when the server is stopped.
+    /// How long running replies may take when the server is stopped.
     pub stopping_max: Duration,
     /// Threads that serve connections.
     pub threads: usize,
-    /// Threads of each of these that may wait for a disk or compute.
+    /// Most threads, for each of these, that may wait for a disk or compute.
     pub blocking_threads_max: usize,
 }
 
 impl Limits {
-    /// For many readers of large files: 4,096 connections, heads of 16 KiB, 20 seconds idle, 10 seconds to stop, one thread
-    /// with 16 that may block.
+    /// For many readers of large files: 4,096 connections, heads of 16 KiB, 20 seconds idle, 10 seconds to
+    /// stop, one thread with 16 that may block.
     pub const LARGE: Limits = Limits {
         connections_max: 4096,
         head_bytes_max: 16 << 10,
@@ -56,7 +58,7 @@ impl Limits {
         blocking_threads_max: 16,
     };
 
-    /// For short replies to a few: 256 connections, heads of 8 KiB, 60 seconds idle.
+    /// For short replies to a few clients: 256 connections, heads of 8 KiB, 60 seconds idle.
     pub const SMALL: Limits = Limits {
         connections_max: 256,
         head_bytes_max: 8 << 10,
@@ -66,7 +68,7 @@ impl Limits {
     };
 }
 
-/// A server that listens already.
+/// A server that is listening.
 pub struct HttpServer {
     listener: TcpListener,
     local_address: SocketAddr,
@@ -77,11 +79,11 @@ impl HttpServer {
     /// Listens.
     ///
     /// # Errors
-    /// The system's: the address is taken, or not ours.
+    /// The system's error: the address is in use, or does not belong to this machine.
     pub fn open(address: SocketAddr, mut limits: Limits) -> io::Result<HttpServer> {
         let listener = TcpListener::bind(address)?;
         rustix::net::listen(&listener, BACKLOG)?;
-        // Connections inherit it: the last piece of a reply must not wait for an acknowledgement.
+        // Connections inherit this option: the last piece of a reply must not wait for an acknowledgement.
         rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
         listener.set_nonblocking(true)?;
         let local_address = listener.local_addr()?;
@@ -90,13 +92,14 @@ impl HttpServer {
         Ok(HttpServer { listener, local_address, limits })
     }
 
-    /// The address where it listens.
+    /// The address where the server listens.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
 
-    /// Serves until `until` is done, and then a little longer, so that replies under way arrive. `handler` makes what answers
-    /// the requests of a connection, from the address of its peer.
+    /// Serves until `until` completes, and then a little longer, so that running replies arrive. `handler` is
+    /// called with the address of each peer, and makes the service that answers the requests of its
+    /// connection.
     ///
     /// # Errors
     /// The system refuses threads or sockets.
@@ -122,13 +125,13 @@ impl HttpServer {
             others.push(thread.spawn(move || worker.run(listener, pending()))?);
         }
         let (worker, listener) = worker()?;
-        // A thread that still listened would let connections wait for nobody.
+        // If a thread still listened, connections would wait for nothing.
         drop(self);
         let result = worker.run(listener, async {
             until.await;
             let _ = stop.send(true);
         });
-        // Done also when this thread failed: the others must not outlive it.
+        // This is also signalled if this thread failed: the others must not outlive it.
         let _ = stop.send(true);
         for other in others {
             other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -137,7 +140,7 @@ impl HttpServer {
     }
 }
 
-/// As many connections as were asked for, or as the system's limit on open files leaves room for.
+/// The configured number of connections, or as many as the system's limit on open files has room for.
 fn possible(connections_max: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return connections_max.max(1) };
     let room = (limit as usize).saturating_sub(FILES_BESIDES).max(limit as usize / 2);
@@ -150,12 +153,12 @@ fn possible(connections_max: usize) -> usize {
     connections_max.clamp(1, room.max(1))
 }
 
-/// What one thread serves connections with.
+/// The parts that one thread needs to serve connections.
 struct Worker<H> {
     handler: H,
     http: http1::Builder,
     limits: Limits,
-    /// A permit for each connection that may still come, of all threads.
+    /// One permit for each connection that may still be accepted, shared by all threads.
     places: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
 }
@@ -166,7 +169,7 @@ where
     S: Service<Request<Incoming>, Response = Response<ReplyBody>, Error = Infallible> + Send + 'static,
     S::Future: Send + Unpin,
 {
-    /// Lets connections in until `until` is done or the server stops; then waits for those that are there.
+    /// Accepts connections until `until` completes or the server stops; then waits for the open ones.
     fn run(self, listener: TcpListener, until: impl Future<Output = ()>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -185,14 +188,14 @@ where
             let _ = tokio::time::timeout(self.limits.stopping_max, ended.recv()).await;
             Ok(())
         });
-        // A file system that hangs must not keep it from ending.
+        // A file system that hangs must not keep the server from ending.
         runtime.shutdown_background();
         result
     }
 
     async fn accept(&self, listener: &tokio::net::TcpListener, alive: &mpsc::Sender<()>) {
         loop {
-            // A client who comes when all permits are taken waits in the system's queue.
+            // If all permits are taken, a client waits in the system's queue.
             let Ok(place) = self.places.clone().acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, peer)) => {
@@ -257,12 +260,12 @@ where
     }
 }
 
-/// A handler whose requests are counted, and whose replies end the connection when connections are scarce.
+/// A handler that counts requests, and whose replies end the connection when connections are scarce.
 struct WatchedHandler<S> {
     service: S,
     activity: Arc<Activity>,
     places: Arc<Semaphore>,
-    /// With fewer permits than this, others must get a turn.
+    /// With fewer free permits than this, other clients must get a turn.
     places_scarce: usize,
 }
 

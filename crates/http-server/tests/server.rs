@@ -1,4 +1,5 @@
-//! The life of connections: whoever is slow is shown out, others get a turn, and replies under way arrive in the end.
+//! The life of connections: slow clients are disconnected, others get a turn, and running replies arrive at
+//! the end.
 
 use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Limits, Pieces, ReplyBody, StatusCode};
 use holdfast_testing::eventually;
@@ -16,10 +17,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
-/// What a server runs until.
+/// The future until which a server runs.
 type Until = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A server in a thread, until it is told to stop.
+/// A server in a thread, until it is stopped.
 struct Serving {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -67,7 +68,7 @@ fn echo(request: HttpRequest) -> HttpReply {
     HttpReply::plain(StatusCode::OK, format!("{} {}", request.path, request.body))
 }
 
-/// Proves: bodies are bounded, and are text.
+/// Proves: bodies are bounded, and must be text.
 #[test]
 fn bodies_are_bounded() {
     let serving = Serving::plain(Limits::SMALL, echo);
@@ -87,7 +88,7 @@ fn bodies_are_bounded() {
     serving.end();
 }
 
-/// Proves: who sends a request byte by byte is shown out.
+/// Proves: a client that sends a request byte by byte is disconnected.
 #[test]
 fn the_slow_are_shown_out() {
     let serving = Serving::plain(Limits { idle_s: 1, ..Limits::SMALL }, echo);
@@ -119,14 +120,14 @@ fn others_get_a_turn() {
     };
     let mut first = serving.connect();
     assert!(!ask(&mut first));
-    // They are let in in their order, so all are once the last is.
+    // Connections are accepted in their order, so all are accepted once the last is.
     let mut others: Vec<TcpStream> = (0..3).map(|_| serving.connect()).collect();
     assert!(ask(&mut others[2]));
     assert!(ask(&mut first));
     serving.end();
 }
 
-/// Proves: a server that is told to stop finishes the reply that it is making, and listens no more.
+/// Proves: a server that is stopped finishes the reply that it is sending, and listens no more.
 #[test]
 fn replies_under_way_arrive() {
     let (begun, has_begun) = mpsc::channel();
@@ -165,7 +166,8 @@ impl Pieces for Damaged {
     }
 }
 
-/// Proves: what cannot be read to its end is never taken for the whole, and what can is sent piece by piece.
+/// Proves: a source that cannot be read to its end is never taken for complete; one that can is sent piece by
+/// piece.
 #[test]
 fn what_is_cut_short_is_not_whole() {
     let serving = Serving::start(Limits::LARGE, |server, until| {
@@ -186,7 +188,7 @@ fn what_is_cut_short_is_not_whole() {
     let mut reply = Vec::new();
     let _ = stream.read_to_end(&mut reply);
     let reply = String::from_utf8(reply).expect("text");
-    // Whatever had left before the damage was met.
+    // Whatever was sent before the damage was reached.
     let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
     assert!(head.is_empty() || head.contains("content-length: 8"), "{reply}");
     assert!("bcdef".starts_with(body), "{reply}");

@@ -3,25 +3,25 @@
 use crate::{BlockId, PageId, Reference, RegionId, Status};
 use holdfast_volume::VolumeError;
 
-/// Why a request was not done. Nothing was changed, unless the medium failed.
+/// Why a request was refused or failed. Nothing was changed, unless the medium failed.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum MonitorError {
     /// The name under which the request was made may not do this.
     #[error("{0} is not permitted to whoever asked")]
     Denied(&'static str),
-    /// There is no such region, or no longer.
+    /// There is no such region, or it was removed.
     #[error("there is no region {0:?}")]
     NoRegion(RegionId),
     /// The page has no block.
     #[error("{0:?} has no block")]
     NoPage(PageId),
-    /// The page is another block's now, or nobody's: ask for the block again.
+    /// The page caches another block now, or none: ask for the block again.
     #[error("{0:?} is outdated; ask for the block again")]
     Outdated(Reference),
     /// The page has a block already.
     #[error("{0:?} has a block already")]
     Assigned(PageId),
-    /// The block is in another page.
+    /// The block is cached in another page.
     #[error("{block:?} is cached in {page:?}")]
     Cached {
         /// The block.
@@ -32,7 +32,7 @@ pub enum MonitorError {
     /// There is no such block.
     #[error("{0:?} is on no disk of this monitor")]
     NoBlock(BlockId),
-    /// The page is another block's.
+    /// The page caches another block.
     #[error("{page:?} is for {expected:?}, not for {found:?}")]
     WrongBlock {
         /// The page.
@@ -52,35 +52,35 @@ pub enum MonitorError {
         /// The status of the page.
         found: Status,
     },
-    /// A transfer of this page is under way.
+    /// The page is being transferred.
     #[error("{0:?} is being transferred")]
     Busy(PageId),
     /// The region still has blocks.
     #[error("{0:?} still has blocks")]
     InUse(RegionId),
-    /// A region, or a request, of more pages than there may be.
+    /// The region, or the request, has too many pages.
     #[error("{found} pages at once; at most {pages_max}")]
     TooLong {
-        /// The number that was asked for.
+        /// The requested number.
         found: usize,
-        /// The most that are allowed.
+        /// The largest allowed number.
         pages_max: usize,
     },
     /// All pages are in use.
     #[error("all {pages_max} pages of the cache are taken; free some first")]
     NoMemory {
-        /// The number of all pages.
+        /// The size of the cache, in pages.
         pages_max: usize,
     },
-    /// Content of the wrong length.
+    /// The content has the wrong length.
     #[error("{found} bytes for a block of {expected}")]
     WrongLength {
-        /// Bytes of the block.
+        /// Length of the block, in bytes.
         expected: usize,
-        /// Bytes of the request.
+        /// Length of the content in the request, in bytes.
         found: usize,
     },
-    /// The volume refused the block, or failed.
+    /// The volume refused to read or write the block, or failed.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The cache's memory failed.

@@ -1,17 +1,18 @@
-//! Where on a volume the blocks of a disk are. Pure.
+//! Where the blocks of a disk are on its volume. Pure.
 //!
-//! A block has 4,096 bytes at its number's place, as in the paper, where file systems allow it. Those whose clusters are
-//! smaller, or begin in the middle of a block of the volume, have a stretch of their own, so that no block ever holds
-//! what two owners have. Stretches do not overlap: two numbers are never the same bytes.
+//! A block usually has 4,096 bytes, at the position that follows from its number, as in the paper, if the
+//! file system allows that. A file system whose clusters are smaller, or begin in the middle of a block of
+//! the volume, has an extent of its own, so that no block ever contains data of two owners. Extents do not
+//! overlap: two block numbers never refer to the same bytes.
 
 use crate::PAGE_BYTES;
 
 /// Consecutive blocks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Extent {
-    /// Where it begins on the volume, in bytes; a multiple of 512.
+    /// Where the extent begins on the volume, in bytes; a multiple of 512.
     pub offset: u64,
-    /// Bytes of each block: a multiple of 512, at most 4096.
+    /// Size of each block in bytes: a multiple of 512, at most 4096.
     pub block_bytes: u16,
     /// The number of blocks.
     pub blocks: u64,
@@ -23,28 +24,28 @@ impl Extent {
     }
 }
 
-/// Why stretches are no layout of a disk.
+/// Why extents are not a layout of a disk.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// It does not lie on the disk, or its blocks have a size that none may have.
+    /// The extent is not within the disk, or its blocks have a size that is not allowed.
     #[error("{extent:?} is not a stretch of a disk of {size_bytes} bytes")]
     NotOnDisk {
-        /// The stretch.
+        /// The extent.
         extent: Extent,
-        /// Bytes of the disk.
+        /// Size of the disk, in bytes.
         size_bytes: u64,
     },
-    /// Two overlap, which begin at these bytes.
+    /// Two extents overlap; they begin at these bytes.
     #[error("the stretches at bytes {0} and {1} overlap")]
     Overlap(u64, u64),
 }
 
-/// The stretches of a disk, numbered through in this order.
+/// The extents of a disk. Block numbers run through them in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout(Vec<Extent>);
 
 impl Layout {
-    /// Checks that the stretches are on a volume of `size_bytes`, and disjoint.
+    /// Checks that the extents are within a volume of `size_bytes` bytes and do not overlap.
     ///
     /// # Errors
     /// [`LayoutError`]
@@ -68,12 +69,13 @@ impl Layout {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn blocks(&self) -> u64 {
         self.0.iter().map(|extent| extent.blocks).sum()
     }
 
-    /// Where a block is, and its length in bytes; and how many blocks follow it in its stretch, itself included.
+    /// The offset of a block in bytes, its length in bytes, and the number of blocks from it to the end of
+    /// its extent, itself included.
     pub fn find(&self, number: u64) -> Option<(u64, usize, u64)> {
         let mut first = 0;
         for extent in &self.0 {

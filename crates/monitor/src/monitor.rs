@@ -1,4 +1,4 @@
-//! Requests, their guards, and what they do.
+//! The requests to the monitor, with their guards.
 
 use crate::regions::{Discard, Regions};
 use crate::{BlockId, Layout, MonitorError, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
@@ -16,19 +16,19 @@ const PLACES_MAX: usize = 1024;
 /// A page's content.
 pub type Page = [u8; PAGE_BYTES];
 
-/// The memory of regions, which holds bytes and decides nothing.
+/// The memory of regions. It stores bytes and decides nothing.
 pub trait Memory {
-    /// A view by which a process reads a region, and its words with the status of pages.
+    /// A view by which a process reads a region, and the region's words with the status of its pages.
     type View;
 
-    /// Why the memory failed: what the system said.
+    /// The error of the memory, which says what the system reported.
     type Error: std::fmt::Display;
 
-    /// Says in a region's words what a page has ([`words`]). It is seen before what is done next, and after what was done
-    /// before.
+    /// Writes the status of a page into its region's words ([`words`]). Readers see this before anything done
+    /// later, and after anything done earlier.
     fn note(&self, page: PageId, words: Words);
 
-    /// Makes a region's memory, zeroes.
+    /// Creates a region's memory, filled with zeroes.
     ///
     /// # Errors
     /// [`Memory::Error`]
@@ -46,13 +46,13 @@ pub trait Memory {
     /// [`Memory::Error`]
     fn write(&self, page: PageId, from: &Page) -> Result<(), Self::Error>;
 
-    /// A page is zeroes again, and takes no memory.
+    /// Fills a page with zeroes again, so that it takes no memory.
     ///
     /// # Errors
     /// [`Memory::Error`]
     fn clear(&self, page: PageId) -> Result<(), Self::Error>;
 
-    /// Lets a process read a region.
+    /// Returns a view by which a process can read a region.
     ///
     /// # Errors
     /// [`Memory::Error`]
@@ -64,7 +64,7 @@ pub trait Memory {
     /// [`Memory::Error`]
     fn revoke(&self, region: RegionId) -> Result<(), Self::Error>;
 
-    /// Gives up a region's memory, and its views.
+    /// Frees a region's memory, and revokes its views.
     ///
     /// # Errors
     /// [`Memory::Error`]
@@ -81,7 +81,7 @@ pub struct Disk {
     pub driver: Principal,
 }
 
-/// Components that the monitor knows by what they run, whatever their process is called.
+/// Components that the monitor recognises by their program, whatever the name of their process.
 pub struct Names {
     /// The principal that may make regions and assign blocks to them.
     pub policy_manager: Principal,
@@ -107,11 +107,12 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// The words that a region has for a page.
+/// The two words of a page in its region's memory.
 pub type Words = [u64; 2];
 
-/// What a region's words say of a page: its reference, and whether it is filled. Who reads a page by a view looks here
-/// before and after: if both times it is the words of a filled page of their reference, what they read is the block.
+/// The words of a page: its reference, and whether it is filled. A process that reads a page through a view
+/// looks at them before and after. If both times they are those of a filled page with its reference, the
+/// bytes it has read are the block.
 pub fn words(at: Reference, is_filled: bool) -> Words {
     let second = u64::from(at.generation) << 32 | u64::from(at.block.disk) << 16 | u64::from(is_filled);
     [at.block.number, second]
@@ -122,27 +123,28 @@ fn memory_failed<E: std::fmt::Display>(region: RegionId) -> impl FnOnce(E) -> Mo
     move |error| MonitorError::Memory { region, error: error.to_string() }
 }
 
-/// The words of a page without a block: of no reference to a filled page.
+/// The words of a page without a block. No reference to a filled page has these words.
 const NOTHING: Words = [0, 0];
 
-/// See the crate. Every method takes the name that the request was stamped with.
+/// The monitor (see the crate's documentation). Every method takes the name that the request was made in.
 pub struct Monitor<M> {
     regions: Mutex<Regions>,
     memory: M,
     disks: Vec<Disk>,
     names: Names,
-    /// Locked during a change, so that memory and disk agree on which was last.
+    /// Held during a change, so that memory and disk agree on which change was the last.
     writing: Mutex<()>,
 }
 
 fn named(by: &Alias, principal: &Principal, what: &'static str) -> Result<(), MonitorError> {
-    // A caller who speaks for a component with restrictions is not the component.
+    // A caller who speaks for a component, but with restrictions, is not the component.
     let is_it = by.principal() == principal && *by.scope() == holdfast_access::Scope::EVERYTHING;
     if is_it { Ok(()) } else { Err(MonitorError::Denied(what)) }
 }
 
 impl<M: Memory> Monitor<M> {
-    /// A monitor of these disks, named by their place in the list, with room for `pages_max` pages.
+    /// A monitor of these disks, which are named by their position in the list, with room for `pages_max`
+    /// pages.
     pub fn new(memory: M, disks: Vec<Disk>, names: Names, pages_max: usize) -> Monitor<M> {
         Monitor {
             regions: Mutex::new(Regions::new(pages_max)),
@@ -158,14 +160,15 @@ impl<M: Memory> Monitor<M> {
         self.disks.get(usize::from(number)).ok_or(none)
     }
 
-    /// Where a block is, its length, and how many follow it there, itself included.
+    /// The disk and the offset of a block, its length in bytes, and the number of blocks from it to the end
+    /// of its extent, itself included.
     fn place(&self, block: BlockId) -> Result<(&Disk, u64, usize, u64), MonitorError> {
         let disk = self.disk(block.disk)?;
         let (offset, bytes, more) = disk.layout.find(block.number).ok_or(MonitorError::NoBlock(block))?;
         Ok((disk, offset, bytes, more))
     }
 
-    /// PolicyMgr makes a region of pages without blocks.
+    /// Creates a region of pages without blocks, for PolicyMgr.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::TooLong`], [`MonitorError::Memory`].
@@ -178,11 +181,13 @@ impl<M: Memory> Monitor<M> {
         Ok(id)
     }
 
-    /// PolicyMgr gives pages of a region to blocks, all or none. They must be for whoever is on the region's ACL.
+    /// Assigns pages of a region to blocks, for PolicyMgr: to all of them or to none. PolicyMgr answers for
+    /// it that everybody on the region's ACL may have the blocks.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`], [`MonitorError::TooLong`],
-    /// [`MonitorError::Assigned`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::TooLong`], [`MonitorError::Assigned`], [`MonitorError::Cached`],
+    /// [`MonitorError::NoMemory`].
     pub fn assign(
         &self,
         by: &Alias,
@@ -198,7 +203,7 @@ impl<M: Memory> Monitor<M> {
         Ok(references)
     }
 
-    /// PolicyMgr changes a region's ACL. Nobody has a view of it afterwards who does not ask again.
+    /// Changes a region's ACL, for PolicyMgr. Afterwards nobody has a view of it without asking again.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Memory`].
@@ -209,11 +214,11 @@ impl<M: Memory> Monitor<M> {
         self.memory.revoke(region).map_err(memory_failed(region))
     }
 
-    /// PolicyMgr gives up pages that are not dirty, all or none.
+    /// Frees pages that are not dirty, for PolicyMgr: all of them or none.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`],
-    /// [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Busy`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Memory`].
     pub fn free(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "freeing pages")?;
         self.drop_pages(&mut self.regions.lock(), region, pages, Discard::Nothing)
@@ -228,17 +233,18 @@ impl<M: Memory> Monitor<M> {
     ) -> Result<(), MonitorError> {
         for index in regions.free(region, pages, lose)? {
             let page = PageId { region, index };
-            // The next content must not be taken for the former.
+            // The next block in the page must not be taken for this one.
             self.memory.note(page, NOTHING);
             self.memory.clear(page).map_err(memory_failed(region))?;
         }
         Ok(())
     }
 
-    /// PolicyMgr gives up a region that has no blocks.
+    /// Removes a region without blocks, for PolicyMgr.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::InUse`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::InUse`],
+    /// [`MonitorError::Memory`].
     pub fn remove_region(&self, by: &Alias, region: RegionId) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "giving up regions")?;
         let mut regions = self.regions.lock();
@@ -246,8 +252,8 @@ impl<M: Memory> Monitor<M> {
         self.memory.remove(region).map_err(memory_failed(region))
     }
 
-    /// PolicyMgr erases blocks, in memory and on the disk, before somebody else owns them. The volume's log has it before
-    /// whatever is written later, so no crash brings the content back to a new owner.
+    /// Erases blocks, in memory and on the disk, for PolicyMgr, before they get another owner. The volume's
+    /// log has this before all later writes, so no crash brings the content back to a new owner.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::Busy`], [`MonitorError::Volume`].
@@ -275,13 +281,14 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
-    /// A DiskDriver transfers neighbouring blocks, from or to these pages. Pages whose checks fail are refused before
-    /// anything is done; a block that is not what was written fails all of them.
+    /// Transfers consecutive blocks from or to these pages, for a DiskDriver. If a page fails its checks, all
+    /// are refused before anything is done; if a block is not what was written, all of them fail.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::TooLong`], [`MonitorError::NoRegion`],
-    /// [`MonitorError::NoPage`], [`MonitorError::WrongBlock`], [`MonitorError::WrongStatus`], [`MonitorError::Busy`],
-    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::TooLong`],
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongBlock`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`], [`MonitorError::Volume`],
+    /// [`MonitorError::Memory`].
     pub fn transfer(
         &self,
         by: &Alias,
@@ -298,7 +305,7 @@ impl<M: Memory> Monitor<M> {
                 pages_max: REGION_PAGES_MAX.min(more as usize),
             });
         }
-        // Checks (i) and (ii): regions are PolicyMgr's, or would not be there.
+        // Checks (i) and (ii) hold: every region was created by PolicyMgr.
         let mut regions = self.regions.lock();
         for (at, page) in pages.iter().enumerate() {
             let block = BlockId { number: first.number + at as u64, ..first };
@@ -331,7 +338,7 @@ impl<M: Memory> Monitor<M> {
         moved
     }
 
-    /// Says in the words of a page's region what it has.
+    /// Writes the status of a page into its region's words.
     fn note(&self, regions: &Regions, page: PageId) {
         if let Ok((at, _, status)) = regions.reference(page) {
             self.memory.note(page, words(at, status != Status::Empty));
@@ -353,7 +360,7 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
-    /// A copy is written, so that nobody changes the content between its hash and the disk.
+    /// Writes a copy, so that nobody can change the content between its hash and the disk.
     fn drain(
         &self,
         disk: &Disk,
@@ -378,9 +385,9 @@ impl<M: Memory> Monitor<M> {
         written.map_err(memory_failed(page.region))
     }
 
-    /// Makes durable what was transferred and what was [written together](Monitor::write_together). Anybody may have
-    /// this done: it changes and tells nothing, and whoever acknowledges something as durable must not have to believe
-    /// another component that it is.
+    /// Makes durable all that was transferred and [written together](Monitor::write_together). Everybody may
+    /// call this: it changes and reveals nothing, and a component that acknowledges something as durable must
+    /// not depend on another component for that.
     ///
     /// # Errors
     /// [`MonitorError::NoBlock`], [`MonitorError::Volume`].
@@ -388,13 +395,13 @@ impl<M: Memory> Monitor<M> {
         Ok(self.disk(disk)?.volume.flush()?)
     }
 
-    /// Lets somebody read a region whose ACL has their name. A name that holds for some blocks only gets no view, as a view
-    /// is of all that the region has, now and later; [`Monitor::read`] is for it.
+    /// Returns a view of a region to somebody on its ACL. A name that is restricted to some blocks gets no
+    /// view, because a view shows all blocks of the region, now and later; it can use [`Monitor::read`].
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Memory`].
     pub fn view(&self, by: &Alias, region: RegionId) -> Result<M::View, MonitorError> {
-        // Held, so that a change of the ACL is before or after it.
+        // Held, so that a change of the ACL comes either before or after this.
         let regions = self.regions.lock();
         let everywhere = Objects { first: 0, last: u128::MAX };
         let is_whole = *by.scope().objects() == Limit::Every;
@@ -404,23 +411,23 @@ impl<M: Memory> Monitor<M> {
         self.memory.view(region).map_err(memory_failed(region))
     }
 
-    /// Takes all views from everybody: a name that some had them by is no longer theirs. Who still may read asks again. For
-    /// the host, which keeps the names.
+    /// Revokes all views, because a name by which somebody had one is no longer theirs. Whoever may still
+    /// read asks again. For the host, which manages the names.
     ///
     /// # Errors
     /// [`MonitorError::Memory`].
     pub fn revoke_views(&self) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
         let revoked = regions.ids().map(|region| self.memory.revoke(region).map_err(memory_failed(region)));
-        // All are tried, whatever becomes of one.
+        // All are tried, even if one fails.
         revoked.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// Copies a filled page out, for somebody on the ACL.
+    /// Copies a filled page, for somebody on the ACL.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongStatus`],
-    /// [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Memory`].
     pub fn read(&self, by: &Alias, at: Reference, into: &mut Page) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
         let (_, status) = regions.current(at)?;
@@ -432,12 +439,14 @@ impl<M: Memory> Monitor<M> {
         read.map_err(memory_failed(at.page.region))
     }
 
-    /// Changes a part of a block in memory, from `skipped` bytes on, for somebody on the ACL; the whole of it also where the
-    /// page is empty. The disk has it when the page was drained. Of no bytes it only says whether the caller may.
+    /// Changes a part of a block in memory, from byte `skipped` on, for somebody on the ACL. If the page is
+    /// empty, only the whole block can be changed. The disk has the change when the page has been drained.
+    /// With no bytes, this only checks whether the caller may write.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongLength`],
-    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`], [`MonitorError::Memory`].
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::WrongLength`], [`MonitorError::WrongStatus`], [`MonitorError::Busy`],
+    /// [`MonitorError::Memory`].
     pub fn write(&self, by: &Alias, at: Reference, skipped: usize, bytes: &[u8]) -> Result<(), MonitorError> {
         let mut regions = self.regions.lock();
         let (block, _) = regions.current(at)?;
@@ -477,13 +486,14 @@ impl<M: Memory> Monitor<M> {
         if is_permitted { Ok(()) } else { Err(MonitorError::Denied(what)) }
     }
 
-    /// Somebody who may write replaces whole blocks of one disk, all of them or, after a crash, none; calls are there in
-    /// their order. This is the journal of the file systems' metadata and of the policy table. Durable after a flush.
+    /// Replaces whole blocks of one disk, for somebody who may write them. After a crash, either all of them
+    /// are replaced or none; calls take effect in their order. This is the journal of the file systems'
+    /// metadata and of the policy table. It is durable after a flush.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Outdated`], [`MonitorError::Busy`],
-    /// [`MonitorError::WrongLength`], [`MonitorError::Memory`]; [`MonitorError::Volume`], also for more than its log takes
-    /// at once.
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Outdated`],
+    /// [`MonitorError::Busy`], [`MonitorError::WrongLength`], [`MonitorError::Memory`];
+    /// [`MonitorError::Volume`], also if the blocks are more than its log takes at once.
     pub fn write_together(&self, by: &Alias, disk: u16, writes: &[Write]) -> Result<(), MonitorError> {
         let disk_of = self.disk(disk)?;
         let _one = self.writing.lock();
@@ -503,7 +513,8 @@ impl<M: Memory> Monitor<M> {
                 }
                 together.push((offset, &write.bytes));
             }
-            // Under the lock: between the disk and the memory nobody frees, fills or drains these pages.
+            // Under this lock nobody can free, fill or drain these pages between the write to the disk and to
+            // memory.
             disk_of.volume.write_together(&together)?;
             for write in writes {
                 self.put(write.at.page, &write.bytes)?;
@@ -514,7 +525,7 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
-    /// Bytes of the block that a page is for.
+    /// Length of the block in a page, in bytes.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
@@ -523,13 +534,13 @@ impl<M: Memory> Monitor<M> {
         Ok(self.place(block)?.2)
     }
 
-    /// The anchor of a disk's volume, which says how new it is.
+    /// The anchor of a disk's volume, which says how new its state is.
     pub fn anchor(&self, disk: u16) -> Option<holdfast_log::ring::Anchor> {
         Some(self.disks.get(usize::from(disk))?.volume.anchor())
     }
 
-    /// Writes what is dirty, whoever wrote it, and closes the volumes, so that the next opening has nothing to recover.
-    /// Nobody asks any more. A disk that fails does not keep the others.
+    /// Writes all dirty pages, whoever wrote them, and closes the volumes, so that the next opening has
+    /// nothing to recover. No other request may follow. If a disk fails, the others are closed all the same.
     ///
     /// # Errors
     /// The first of [`MonitorError::Volume`], [`MonitorError::Memory`].
@@ -548,7 +559,8 @@ impl<M: Memory> Monitor<M> {
         outcome
     }
 
-    /// The status of pages, `None` for outdated references: for CacheMgr, and for whoever may read them.
+    /// The status of pages; `None` for an outdated reference. For CacheMgr, and for anybody who may read the
+    /// pages.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`].
@@ -566,7 +578,8 @@ impl<M: Memory> Monitor<M> {
         references.iter().map(look).collect()
     }
 
-    /// Where blocks are cached, and what their pages have: for PolicyMgr, which frees and moves them.
+    /// The pages that cache these blocks, with their status, at most [`PLACES_MAX`]. For PolicyMgr, which
+    /// frees and moves them.
     ///
     /// # Errors
     /// [`MonitorError::Denied`].
@@ -583,8 +596,8 @@ impl<M: Memory> Monitor<M> {
     }
 }
 
-/// Blocks of the volume are discarded, which its log has at once; parts of them are written together, for the same
-/// reason.
+/// Erases bytes of a volume. Whole blocks of the volume are discarded, which its log records at once. Parts
+/// of blocks are overwritten together, which its log records as well.
 fn erase_bytes(volume: &Volume, bytes: Range<u64>) -> Result<(), MonitorError> {
     let whole = PAGE_BYTES as u64;
     let first = bytes.start.next_multiple_of(whole).min(bytes.end);

@@ -1,10 +1,10 @@
-//! Regions: memory that holds blocks, as pages, with an owner and an ACL (paper, sections 3.2 and 4.4 to 4.7). Pure.
+//! Regions: memory that caches blocks in pages, with an ACL (paper, sections 3.2 and 4.4 to 4.7). Pure.
 //!
 //! Invariants:
-//! - a block is in one page at most, so that nobody sees an older copy of it;
-//! - a page is filled from its own block only, and written to its own block only;
-//! - a dirty page is given up only together with the block's content;
-//! - names of regions are never used again.
+//! - A block is in at most one page, so that nobody sees an older copy of it.
+//! - A page is filled only from its own block, and written only to its own block.
+//! - A dirty page is freed only together with the block's content.
+//! - Ids of regions are never used again.
 
 use crate::MonitorError;
 use holdfast_access::Acl;
@@ -18,7 +18,7 @@ use std::ops::Range;
 pub struct BlockId {
     /// The disk.
     pub disk: u16,
-    /// The block's number on it.
+    /// The block's number on the disk.
     pub number: u64,
 }
 
@@ -39,34 +39,34 @@ pub struct PageId {
     pub index: u32,
 }
 
-/// A cache reference: a page as long as it is this block's. A holder of an old one is refused, and never sees or
-/// changes the block that the page was given to since. It names the block, so that whoever hands references on cannot
-/// make one block pass for another.
+/// A cache reference: a page as long as it caches this block. The holder of an outdated reference is refused,
+/// and never sees or changes the block that the page was assigned to since. A reference names its block, so
+/// that a component that passes references on cannot pass one block off as another.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
 )]
 pub struct Reference {
     /// The page.
     pub page: PageId,
-    /// Grows when the page is given to a block.
+    /// Grows each time the page is assigned to a block.
     pub generation: u32,
     /// The block.
     pub block: BlockId,
 }
 
-/// Whether changes may go that the disk was not given.
+/// Whether changes that were not written to the disk may be lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discard {
-    /// Changes that the disk does not have are kept: the page is not given up.
+    /// No change may be lost: a page with such changes is not freed.
     Nothing,
-    /// Changes may be lost: the block is erased.
+    /// Changes may be lost, because the block is erased.
     Content,
 }
 
 /// The status of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Status {
-    /// The page has no block, or the block was not read yet.
+    /// The page has no block, or the block has not been read yet.
     Empty,
     /// The page has the same content as the disk.
     Clean,
@@ -78,14 +78,15 @@ pub enum Status {
 struct Page {
     block: BlockId,
     status: Status,
-    /// A transfer is under way. A page that is being written is clean unless it was changed meanwhile.
+    /// Whether the page is being transferred. A page that is being written is clean, unless it was changed
+    /// meanwhile.
     is_moving: bool,
 }
 
 struct Region {
     acl: Acl,
     pages: Vec<Option<Page>>,
-    /// For each page, the generation of the block that it was assigned to last.
+    /// For each page, the generation of the block that it was last assigned to.
     generations: Vec<u32>,
 }
 
@@ -121,7 +122,7 @@ impl Regions {
         page.and_then(Option::as_mut).ok_or(MonitorError::NoPage(id))
     }
 
-    /// A region of pages without blocks.
+    /// Creates a region of pages without blocks.
     ///
     /// # Errors
     /// [`MonitorError::TooLong`].
@@ -170,7 +171,8 @@ impl Regions {
         let mut references = Vec::with_capacity(blocks.len());
         for (index, block) in range.zip(blocks) {
             region.pages[index] = Some(Page { block: *block, status: Status::Empty, is_moving: false });
-            // A reference that a wrap would make valid again is older than four thousand million blocks.
+            // The number wraps after 2^32 assignments; then a reference from so long ago would be valid
+            // again.
             region.generations[index] = region.generations[index].wrapping_add(1);
             let page = PageId { region: id, index: index as u32 };
             references.push(Reference { page, generation: region.generations[index], block: *block });
@@ -178,7 +180,8 @@ impl Regions {
         Ok(references)
     }
 
-    /// The reference of a page, with what it has. Readers without a lock see this in the region's words.
+    /// The reference of a page, with its block and status. Readers without a lock see the same in the
+    /// region's words.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
@@ -188,7 +191,7 @@ impl Regions {
         Ok((Reference { page: id, generation, block: page.block }, page.block, page.status))
     }
 
-    /// The block of a reference that is still good, and what its page has.
+    /// The block and status of a page, if the reference is still valid.
     ///
     /// # Errors
     /// [`MonitorError::Outdated`].
@@ -221,7 +224,7 @@ impl Regions {
         self.regions.keys().copied()
     }
 
-    /// Pages that the disk is still to be given.
+    /// Pages with changes that were not written to the disk, with their blocks.
     pub fn dirty_pages(&self) -> Vec<(PageId, BlockId)> {
         let is_dirty = |page: &PageId| matches!(self.reference(*page), Ok((_, _, Status::Dirty)));
         self.places.iter().filter(|(_, page)| is_dirty(page)).map(|(block, page)| (*page, *block)).collect()
@@ -233,7 +236,8 @@ impl Regions {
         self.places.range(first..end).map(|(_, page)| *page).collect()
     }
 
-    /// A transfer from the disk begins: `block` must be the page's, and the page empty (checks iii and iv).
+    /// Begins a transfer from the disk: `block` must be the page's, and the page must be empty (checks iii
+    /// and iv).
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongBlock`],
@@ -243,11 +247,11 @@ impl Regions {
         Ok(())
     }
 
-    /// A transfer to the disk begins: `block` must be the page's, and the page dirty (checks iii and iv). It is clean from
-    /// now on, so that a change while it is copied makes it dirty again.
+    /// Begins a transfer to the disk: `block` must be the page's, and the page must be dirty (checks iii and
+    /// iv). It is clean from now on, so that a change while it is copied makes it dirty again.
     ///
     /// # Errors
-    /// As [`Regions::begin_fill`].
+    /// As for [`Regions::begin_fill`].
     pub fn begin_drain(&mut self, id: PageId, block: BlockId) -> Result<(), MonitorError> {
         let page = self.begin(id, block, Status::Dirty)?;
         (page.is_moving, page.status) = (true, Status::Clean);
@@ -273,7 +277,7 @@ impl Regions {
         }
     }
 
-    /// A transfer ended. The page has `status`, unless it was made dirty meanwhile. Nobody can have freed it.
+    /// Ends a transfer. The page gets `status`, unless it was made dirty meanwhile. Nobody can have freed it.
     pub fn end(&mut self, id: PageId, status: Status) {
         let page = self.page_mut(id).expect("a page that is being transferred stays");
         page.is_moving = false;
@@ -282,11 +286,11 @@ impl Regions {
         }
     }
 
-    /// A page is about to be changed in memory: wholly, or where it is filled.
+    /// Marks a page as dirty, before it is changed in memory. An empty page can only be changed as a whole.
     ///
     /// # Errors
-    /// [`MonitorError::Busy`] for one that is being filled, [`MonitorError::WrongStatus`] for an empty one of which a part
-    /// is to be changed; [`MonitorError::NoPage`].
+    /// [`MonitorError::Busy`] if the page is being filled; [`MonitorError::WrongStatus`] if it is empty and
+    /// only a part is to be changed; [`MonitorError::NoPage`].
     pub fn dirty(&mut self, id: PageId, is_whole: bool) -> Result<(), MonitorError> {
         let page = self.page_mut(id)?;
         match (page.status, page.is_moving) {
@@ -303,7 +307,7 @@ impl Regions {
         Ok(())
     }
 
-    /// A page's whole content, which memory and disk have both, replaces what it had.
+    /// Marks a page as clean, because memory and disk both get the same new content for the whole block.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
@@ -312,7 +316,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether the page is there and not being transferred.
+    /// Checks that the page has a block and is not being transferred.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
@@ -320,8 +324,8 @@ impl Regions {
         self.still(id).map(|_| ())
     }
 
-    /// Gives up pages, all of them or none, and says which had blocks. Dirty ones are not given up unless `lose` says that
-    /// their content goes.
+    /// Frees pages, all of them or none, and returns those that had blocks. Dirty pages are not freed unless
+    /// `lose` allows that their content is lost.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`].
@@ -346,7 +350,7 @@ impl Regions {
         Ok(taken.into_iter().map(|(index, _)| index).collect())
     }
 
-    /// Gives up a region without pages that hold a block.
+    /// Removes a region whose pages have no blocks.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::InUse`].
@@ -359,5 +363,6 @@ impl Regions {
     }
 }
 
-/// Most pages of a region. A long file has several: so an ACL that changes, and the copying that it makes, is bounded.
+/// Most pages of a region. A long file has several regions, so a change of an ACL, and the copying that it
+/// causes, is bounded.
 pub const REGION_PAGES_MAX: usize = 256;

@@ -1,4 +1,4 @@
-//! Says what opening and closing a file costs: `open_cost FILE...`, microseconds, median and 95th percentile.
+//! Measures opening and closing a file: `open_cost FILE...` prints microseconds, median and 95th percentile.
 
 use std::time::Instant;
 

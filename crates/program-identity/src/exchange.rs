@@ -1,24 +1,24 @@
-//! How a command talks to the process that serves a mount: through the mount itself, by an `ioctl` on one of
-//! its directories.
+//! How a command exchanges messages with the process that serves a mount: through the mount itself, by an
+//! `ioctl` on one of its directories.
 //!
-//! So it reaches exactly the process that serves that mount, as the user that the kernel reports. It needs
-//! neither a name to connect to nor a right beyond entering the directory. There is one ioctl number of one
-//! size: both ends limit what they accept, and the kernel copies both ways.
+//! So the command reaches exactly the process that serves that mount, as the user that the kernel reports. It
+//! needs neither a name to connect to nor any right except to enter the directory. There is one ioctl number
+//! with one size: both ends limit what they accept, and the kernel copies in both directions.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Bytes of a message with its length: a little less than the number of an ioctl can express.
+/// Bytes of a message with its length field: a little less than an ioctl's number can express.
 pub const BYTES: usize = 16_000;
 /// The ioctl: reads and writes [`BYTES`]; kind `H`, number 1.
 pub const NUMBER: u32 = 3 << 30 | (BYTES as u32) << 16 | (b'H' as u32) << 8 | 1;
-/// The longest message.
+/// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = BYTES - 4;
 const _: () = assert!(BYTES < 1 << 14);
 
-/// A message as it travels; `None` if it is too long.
+/// Encodes a message; `None` if it is too long.
 pub fn pack(message: &[u8]) -> Option<Vec<u8>> {
     if message.len() > MESSAGE_BYTES_MAX {
         return None;
@@ -29,13 +29,13 @@ pub fn pack(message: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The message in what travelled; `None` if there is none.
+/// Decodes a message; `None` if the bytes have none.
 pub fn unpack(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.get(..u32::from_le_bytes(*length) as usize)
 }
 
-/// Sends a message to the process that serves the mount of this directory, and returns the answer.
+/// Sends a message to the process that serves the mount of this directory, and returns the reply.
 ///
 /// # Errors
 /// It is a mount of another kind ([`is_unheard`]), the message is too long, or the mount is gone.
@@ -55,7 +55,7 @@ pub fn exchange(directory: &File, message: &[u8]) -> io::Result<Vec<u8>> {
     unpack(&bytes).map(<[u8]>::to_vec).ok_or_else(none)
 }
 
-/// Whether an error says that nobody there understands such messages.
+/// Whether an error says that the mount's process does not understand such messages.
 pub fn is_unheard(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(NUMBER, 0xfe80_4801);
     }
 
-    /// Another file system does not understand, and says so.
+    /// Another file system does not understand the message, and says so.
     #[test]
     fn unheard() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -24,13 +24,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::trace_span;
 
-/// How long the helper may take for an answer.
+/// How long the helper may take to reply.
 const HELPER_WAIT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 5 });
 /// Most denials that are stored; the oldest are dropped first.
 const DENIALS_MAX: usize = 256;
 /// How long an open that the kernel begins again is remembered.
 const AGAIN_LIFE: Duration = Duration::from_secs(10);
-/// Most of them, and most new files that wait to be judged.
+/// Most such opens that are remembered, and most new files whose openers are not identified yet.
 const AGAIN_MAX: usize = 1024;
 
 /// An open of a ruled file.
@@ -75,21 +75,21 @@ impl Admission {
     }
 }
 
-/// Why the helper that identifies programs is of no use now.
+/// Why the helper that identifies programs cannot be used now.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
-    /// It is not reached, or not the right one.
+    /// The helper cannot be reached, or does not run as the right user.
     #[error(
         "the helper that identifies programs is missing ({socket}: {why}); have root run `holdfast program callers`",
         socket = .socket.display()
     )]
     Missing {
-        /// Where it should listen.
+        /// The path where it should listen.
         socket: PathBuf,
         /// Why it does not serve this mount.
         why: ConnectError,
     },
-    /// It does not watch a file.
+    /// The helper does not watch the file.
     #[error("the helper that identifies programs cannot watch the file: {0}")]
     CannotWatch(#[from] MarkError),
 }
@@ -100,7 +100,7 @@ pub enum ConnectError {
     /// Its socket cannot be used.
     #[error(transparent)]
     Socket(#[from] io::Error),
-    /// Somebody else listens at its place.
+    /// Another user's process listens at its path.
     #[error("user {found} answers there, whose word does not count; it must be user {expected}")]
     OtherUser {
         /// The user who answers.
@@ -108,10 +108,10 @@ pub enum ConnectError {
         /// The user it must run as.
         expected: u32,
     },
-    /// It refuses, in its own words.
+    /// The helper refuses, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// It says something else than a helper does.
+    /// The reply is not one of a helper.
     #[error("it does not say welcome")]
     NoWelcome,
 }
@@ -119,10 +119,10 @@ pub enum ConnectError {
 /// Why the helper does not watch a file.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
-    /// It did not answer in time.
+    /// The helper did not reply in time.
     #[error("it does not answer")]
     Silent,
-    /// It cannot, in its own words.
+    /// The helper cannot watch it, for this reason.
     #[error("{0}")]
     Refused(String),
     /// The connection to it failed.
@@ -200,7 +200,7 @@ struct Helper {
 }
 
 impl Guard {
-    /// A guard; the helper is connected to when it is needed.
+    /// A guard. It connects to the helper when that is needed.
     pub fn new(settings: Settings) -> Arc<Guard> {
         Arc::new_cyclic(|this| Guard {
             settings,
@@ -232,7 +232,7 @@ impl Guard {
         }
     }
 
-    /// As [`Guard::open`], but returns the process that was admitted.
+    /// Like [`Guard::open`], but returns the process that was admitted.
     ///
     /// # Errors
     /// Every decision but [`Decision::Admitted`].
@@ -288,7 +288,7 @@ impl Guard {
         }
     }
 
-    /// No ticket: has the helper watch the inode, and the kernel begin again.
+    /// Handles an open without a ticket: has the helper watch the inode, and the kernel begin the open again.
     fn send_back(&self, request: &OpenRequest<'_>, process: u32) -> Decision {
         let before = self.state.lock().again.remove(&(request.inode, request.thread));
         if before.is_some_and(|at| at.elapsed() < AGAIN_LIFE) {
@@ -306,8 +306,8 @@ impl Guard {
         Decision::Retry
     }
 
-    /// To be called before a file is created in a directory whose rules it will inherit: makes sure that its
-    /// creator can be identified.
+    /// Must be called before a file is created in a directory whose rules it will inherit: makes sure that
+    /// its creator can be identified.
     ///
     /// # Errors
     /// [`HelperError`]: the creator cannot be identified.
@@ -336,7 +336,7 @@ impl Guard {
         admission
     }
 
-    /// The last opens that were refused, newest last; of one file, or all.
+    /// The last refused opens, newest last; of one file, or of all.
     pub fn denials(&self, inode: Option<u64>) -> Vec<Denial> {
         let state = self.state.lock();
         state
@@ -347,7 +347,7 @@ impl Guard {
             .collect()
     }
 
-    /// Records a refusal of a request that is no open.
+    /// Records the refusal of a request that is not an open.
     pub fn refused(&self, request: &OpenRequest<'_>, reason: &str) {
         let process = process::of_thread(request.thread).map_or(0, |(process, _)| process);
         let _ = self.deny(request, process, "", reason.to_owned());
@@ -378,7 +378,7 @@ impl Guard {
         Decision::Refused(reason)
     }
 
-    /// The time for the age of tickets. In tests no time passes; module `tickets` tests that they age.
+    /// The time by which tickets expire. In tests no time passes; the tests of module `tickets` cover expiry.
     fn now_ms(&self) -> u64 {
         if cfg!(test) { 0 } else { self.began.elapsed().as_millis() as u64 }
     }
@@ -400,7 +400,7 @@ impl Guard {
         Ok(marked?)
     }
 
-    /// The helper; connects if need be.
+    /// The helper. Connects to it if necessary.
     fn helper(&self) -> Result<Helper, HelperError> {
         let known = |guard: &Guard| {
             let mut state = guard.state.lock();

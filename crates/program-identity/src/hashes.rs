@@ -49,7 +49,7 @@ const NAMES: [&str; 34] = [
 pub struct Hashed {
     /// The digest of the program's file.
     pub digest: Digest,
-    /// Why they look like an interpreter's.
+    /// Why the file looks like an interpreter, if it does.
     pub interpreter: Option<&'static str>,
 }
 
@@ -82,7 +82,7 @@ impl Key {
     }
 }
 
-/// Bytes that may be hashed for a user at once; the next constant is how many more each second.
+/// Bytes that may be hashed for a user at once; the next constant is how many are added each second.
 const BUDGET_BYTES: u64 = PROGRAM_BYTES_MAX;
 const BUDGET_BYTES_A_SECOND: u64 = 64 << 20;
 /// Most users whose budgets are remembered.
@@ -106,7 +106,7 @@ impl Budget {
     }
 }
 
-/// Digests remembered, and budgets.
+/// Remembered digests, and the budgets of users.
 #[derive(Default)]
 pub struct Hashes {
     remembered: Mutex<HashMap<Key, Hashed>>,
@@ -118,7 +118,7 @@ impl Hashes {
     /// file.
     ///
     /// # Errors
-    /// It cannot be read, is too large, or changed meanwhile; or the user's budget is used up.
+    /// The file cannot be read, is too large, or changed meanwhile; or the user's budget is used up.
     pub fn of(&self, file: &mut File, user: u32, is_roots: bool) -> io::Result<Hashed> {
         self.of_at(file, user, is_roots, SystemTime::now())
     }
@@ -164,7 +164,7 @@ impl Hashes {
 /// Reads a program's file and describes its content.
 ///
 /// # Errors
-/// As of [`Hashes::of`], without budgets.
+/// As for [`Hashes::of`], except for budgets.
 pub fn digest_of(file: &mut File) -> io::Result<Hashed> {
     Hashes::default().of(file, 0, false)
 }
@@ -204,7 +204,7 @@ fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
     Ok(Hashed { digest: hasher.finish(), interpreter })
 }
 
-/// Whether a program of this name runs other code, as far as names tell.
+/// Why a program of this name counts as an interpreter; `None` if its name is not known as one.
 pub fn interpreter_by_name(path: &str) -> Option<&'static str> {
     let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?;
     if name.starts_with("ld-linux") || name.starts_with("ld-musl") || name == "ld.so" {
@@ -301,7 +301,7 @@ mod tests {
         );
     }
 
-    /// Names with versions are known, others are not.
+    /// Names with versions are recognised, others are not.
     #[test]
     fn names() {
         for name in

@@ -36,11 +36,11 @@ use std::time::{Duration, Instant};
 
 /// How long an open may be delayed.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Threads that identify, for each mount.
+/// Number of threads that identify processes, for each mount.
 const WORKERS: usize = 4;
 /// Most delayed opens of one mount at a time.
 const WAITING_MAX: usize = 256;
-/// Most mounts, and most of one user.
+/// Most mounts in all, and most of one user.
 const MOUNTS_MAX: usize = 64;
 const MOUNTS_OF_A_USER_MAX: usize = 8;
 /// Most watched inodes of one mount; each stays in the kernel's memory.
@@ -103,7 +103,8 @@ fn confine() -> io::Result<()> {
     let has = capabilities(None)?;
     for capability in (CapabilitySet::all() - NEEDED).iter() {
         match remove_capability_from_bounding_set(capability) {
-            // This kernel does not have it; or who started us took away the right to change this, and has done it.
+            // The kernel does not have this capability; or our parent has removed it and the right to change
+            // this.
             Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
@@ -153,7 +154,7 @@ struct Mount {
     group: Group,
     hashes: Arc<Hashes>,
     starts: Arc<CleanStarts>,
-    /// Events not yet answered, and since when. Whoever removes one answers it.
+    /// Events that are not answered yet, with their arrival times. The thread that removes one answers it.
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// For each ticket, the thread that waits until the guard has received it.
     unconfirmed: Mutex<HashMap<u64, Sender<bool>>>,
@@ -290,7 +291,8 @@ impl Mount {
         }
     }
 
-    /// Reads events and hands them to threads that identify; lets go of those that waited too long.
+    /// Reads events and passes them to threads that identify processes. Answers those that have waited too
+    /// long.
     fn watch(self: &Arc<Mount>) -> io::Result<()> {
         let (work, jobs) = sync_channel::<u64>(WAITING_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
@@ -366,7 +368,8 @@ impl Mount {
     }
 }
 
-/// The inode of an event's file, by the kernel's own word: the mount is not asked, and might not answer root.
+/// The inode of an event's file, as the kernel reports it. The mount is not asked, because it might not
+/// answer root.
 fn inode_number(file: &OwnedFd) -> Option<u64> {
     let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
@@ -407,7 +410,7 @@ fn is_fuse_mount_of(table: &str, id: &str, user: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Only a FUSE mount of the very user is that user's.
+    /// Only a FUSE mount of exactly this user counts as the user's own.
     #[test]
     fn whose_mount() {
         let table = "\

@@ -23,17 +23,17 @@ use std::path::{Path, PathBuf};
 const MAPPINGS_MAX: usize = 4096;
 /// Most bytes of a path in an identity.
 const PATH_BYTES_MAX: usize = 512;
-/// Type of FUSE file systems, whose server says what owners files have.
+/// Type of FUSE file systems, whose server decides which owners files have.
 const FUSE: i64 = 0x6573_5546;
 /// Type of file systems in memory.
 const TMPFS: i64 = 0x0102_1994;
 /// Types of file systems on disks: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, ZFS.
 const DISKS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1];
 
-/// Identifies a process. The pidfd, if there is one, must be its.
+/// Identifies a process. The pidfd, if there is one, must belong to it.
 ///
 /// # Errors
-/// In words: the process has no program, is gone, or cannot be examined.
+/// An explanation: the process has no program, has ended, or cannot be examined.
 pub fn identify(
     number: u32,
     pidfd: Option<impl AsFd>,
@@ -114,8 +114,8 @@ fn is_own_or_roots(mapped: &Path, own: (u64, u64)) -> io::Result<bool> {
     Ok((seen.st_dev, seen.st_ino) == own || only_root_changes(&file)?)
 }
 
-/// Whether nobody but root can change a file. Where set-uid counts for nothing the machine does not believe the file
-/// system's owners, nor do we.
+/// Whether nobody but root can change a file. On a nosuid mount the machine does not trust the owners that
+/// the file system reports, so neither does this.
 fn only_root_changes(file: impl AsFd) -> io::Result<bool> {
     let file = file.as_fd();
     let believed = !rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NOSUID)
@@ -154,7 +154,7 @@ mod tests {
 
     fn of(command: &mut Command) -> Result<Identity, String> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        // It runs its own code once it has repeated a byte.
+        // The process runs its own code once it has repeated a byte.
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
         let found =
@@ -184,7 +184,7 @@ mod tests {
             identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default())
                 .is_err()
         );
-        // A thread of the kernel has no program.
+        // A kernel thread has no program.
         assert!(
             identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default()).is_err()
         );

@@ -27,11 +27,12 @@ pub struct Identity {
     pub altered: Option<String>,
     /// Whether it has executable memory without a file.
     pub generated: bool,
-    /// Nobody but root could reach into it since it began, or can: `holdfast program run` started it, or it is root's.
+    /// Whether nobody but root can or could interfere with it since it started: `holdfast program run`
+    /// started it, or it is root's.
     pub clean: bool,
 }
 
-/// Why a process is not its program alone.
+/// Why a process may do more than its program alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Weakness {
     /// The process is an interpreter, for this reason.
@@ -40,13 +41,13 @@ pub enum Weakness {
     Traced(u32),
     /// Its environment has this variable, which changes the code that it loads.
     Preload(String),
-    /// It has mapped this file as code, which not only root can change.
+    /// It has mapped this file as code, which users other than root may change.
     Foreign(String),
     /// Code of this file was changed in memory.
     Altered(String),
     /// It has generated code.
     Generated,
-    /// Other processes of its user can reach into it.
+    /// Other processes of its user can interfere with it.
     Reachable,
 }
 
@@ -62,7 +63,8 @@ pub struct Allowed {
 }
 
 impl Identity {
-    /// The first weakness that the rule does not allow: a reason not to trust the process with what its program may do.
+    /// The first weakness that the rule does not allow: a reason not to give the process its program's
+    /// rights.
     pub fn weakness(&self, allowed: Allowed) -> Option<Weakness> {
         if let (Some(why), false) = (&self.interpreter, allowed.interpreter) {
             return Some(Weakness::Interpreter(why.clone()));
@@ -85,7 +87,7 @@ impl Identity {
         (!self.clean && !allowed.plain).then_some(Weakness::Reachable)
     }
 
-    /// A process of which nothing bad is known.
+    /// A process without any weakness.
     pub fn plain(digest: Digest, path: &str) -> Identity {
         Identity {
             process: 1,

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Length of fanotify's metadata, and of the pidfd record behind it.
+/// Length of fanotify's metadata. A pidfd record follows it.
 const METADATA_BYTES: usize = 24;
 /// `FAN_EVENT_INFO_TYPE_PIDFD`.
 const PIDFD_RECORD: u8 = 4;
@@ -23,7 +23,7 @@ const FUSE_HANDLE: i32 = 0x81;
 /// A group of marks whose events wait for an answer.
 pub struct Group(OwnedFd);
 
-/// An open that the kernel holds up until it is answered.
+/// An open that the kernel delays until it is answered.
 pub struct Event {
     /// The file, opened for this process; its number names the event.
     pub file: OwnedFd,
@@ -138,7 +138,8 @@ impl Record {
     }
 }
 
-/// An inode of a FUSE mount that the kernel knows now, by its number; asks nobody. Needs CAP_DAC_READ_SEARCH.
+/// An inode of a FUSE mount by its number, if the kernel has it in memory. Sends no request to the mount.
+/// Needs CAP_DAC_READ_SEARCH.
 pub fn inode_of(mount: &OwnedFd, inode: u64) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Handle {
@@ -156,8 +157,8 @@ pub fn inode_of(mount: &OwnedFd, inode: u64) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes this thread, and no other, act as a user, with the rights that marking needs and no more: a FUSE mount admits
-/// its user alone, not even root.
+/// Makes this thread, and no other, act as a user, with only the rights that marking needs: a FUSE mount
+/// admits only its user, not even root.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const DAC_OVERRIDE_AND_SEARCH: u32 = 1 << 1 | 1 << 2;
@@ -188,7 +189,7 @@ pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the name is a string that outlives the call; the result is a new descriptor or -1.
     let make = |flags| unsafe { owned(libc::memfd_create(name.as_ptr(), flags)) };
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Kernels before 6.3 do not know that a file may be marked as one to be run.
+    // Kernels before 6.3 do not have the flag that marks a file as executable.
     make(flags | EXEC).or_else(|_| make(flags))
 }
 
@@ -201,7 +202,7 @@ pub fn trace(process: u32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until a process that this thread traces has become another program, and stands still at its beginning.
+/// Waits until a process that this thread traces has become another program, and is stopped at its beginning.
 pub fn wait_for_program(process: u32, deadline: Instant) -> io::Result<()> {
     let pid = process as libc::pid_t;
     // SAFETY: all these requests take numbers only.
@@ -224,7 +225,7 @@ pub fn wait_for_program(process: u32, deadline: Instant) -> io::Result<()> {
             _ => match (status >> 16, libc::WSTOPSIG(status)) {
                 (libc::PTRACE_EVENT_EXEC, _) => return Ok(()),
                 (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => go_on(libc::PTRACE_CONT, 0)?,
-                // Stopped as by Ctrl-Z, and left so.
+                // The process was stopped as by Ctrl-Z, and stays stopped.
                 (libc::PTRACE_EVENT_STOP, _) => go_on(libc::PTRACE_LISTEN, 0)?,
                 (_, signal) => go_on(libc::PTRACE_CONT, signal)?,
             },

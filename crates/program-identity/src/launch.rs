@@ -31,7 +31,7 @@ pub struct Program {
 /// Copies a program and hashes the copy.
 ///
 /// # Errors
-/// The program cannot be read, or is a script: then name its interpreter.
+/// The program cannot be read, or is a script: then its interpreter has to be named instead.
 pub fn prepare(path: &Path) -> io::Result<Program> {
     let mut source = File::open(path)?;
     let name = path.file_name().map_or_else(|| "program".into(), |name| name.to_string_lossy().into_owned());
@@ -105,7 +105,7 @@ fn environment(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString>
 mod tests {
     use super::*;
 
-    /// Nothing that names code to load survives.
+    /// No variable that names code to load is passed on.
     #[test]
     fn environments() {
         let all =

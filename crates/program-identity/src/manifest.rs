@@ -140,7 +140,8 @@ mod tests {
         assert_eq!(digest.to_string(), "16168732622b5cb45829dc2690e8bc0502520e057276715461c0b7fac7d97690");
     }
 
-    /// Whatever byte is changed, it is refused; another signer's list is another's.
+    /// A manifest is refused whichever byte is changed, and a list of another signer counts only for that
+    /// signer.
     #[test]
     fn altered_manifests_are_refused() {
         let key = SigningKey::from_seed(&[1; 32]);
@@ -154,7 +155,8 @@ mod tests {
         }
     }
 
-    /// Lists count by signer, name and program, wherever they lie; other files there do no harm.
+    /// Lists count by signer, name and program, wherever they are stored; other files in the directories do
+    /// no harm.
     #[test]
     fn lists_are_found() {
         let folder = tempfile::tempdir().expect("a folder");

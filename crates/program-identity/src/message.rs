@@ -23,14 +23,14 @@ pub enum FromGuard {
         /// The absolute path of the mount point.
         mountpoint: Vec<u8>,
     },
-    /// This process becomes a program next, and is to be known as started clean: the one and only message.
+    /// This process becomes a program next, and asks to count as started clean. It sends no other message.
     Start {
         /// The protocol version, [`VERSION`].
         version: u16,
         /// The number of its descriptor of the program: a sealed file in memory.
         descriptor: u32,
     },
-    /// Opens of this inode are to be held up from now on.
+    /// Opens of this inode are to be delayed from now on.
     Mark {
         /// The guard's number for this request.
         id: u64,
@@ -79,7 +79,7 @@ pub enum FromHelper {
         /// The process's identity, or why it could not be identified.
         found: Result<Identity, String>,
     },
-    /// The open of a ticket is gone.
+    /// The process that waited in the open of a ticket has gone.
     Revoked {
         /// The number of the ticket.
         id: u64,

@@ -12,9 +12,9 @@ const BYTES_MAX: u64 = 16 << 20;
 pub struct Status {
     /// The process that a thread belongs to.
     pub process: u32,
-    /// The process that traces it; 0: none does.
+    /// The process that traces it; 0 if none does.
     pub tracer: u32,
-    /// The user it runs for (the real one).
+    /// The user it runs for (the real user id).
     pub user: u32,
     /// Whether all its user ids are root's.
     pub is_roots: bool,
@@ -40,7 +40,7 @@ pub struct Mapping {
 /// Reads a file of /proc, up to a limit.
 ///
 /// # Errors
-/// As of read(2); what is longer than any real one is refused.
+/// As for read(2); a file that is longer than any real one is refused.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -72,11 +72,11 @@ pub fn status(text: &[u8]) -> Option<Status> {
 pub fn started(text: &[u8]) -> Option<u64> {
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
-    // State is the third field of all, the beginning the 22nd.
+    // The state is the third field, and the start time the 22nd.
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// `environ`: the first variable that changes which code a program loads.
+/// Parses `environ`: the first variable that changes which code a program loads.
 pub fn preload(environ: &[u8]) -> Option<String> {
     const NAMES: [&[u8]; 2] = [b"GCONV_PATH", b"GLIBC_TUNABLES"];
     environ.split(|byte| *byte == 0).find_map(|variable| {
@@ -103,7 +103,8 @@ pub fn executable_mappings(text: &[u8]) -> Vec<Mapping> {
     found
 }
 
-/// Parses the first line of a mapping; `Some(None)`: it is not executable.
+/// Parses the first line of a mapping. `Some(None)`: the mapping is not executable. `None`: it is another
+/// line.
 fn header(line: &[u8]) -> Option<Option<Mapping>> {
     let text = String::from_utf8_lossy(line);
     let mut fields = text.splitn(6, ' ');
@@ -120,7 +121,8 @@ fn header(line: &[u8]) -> Option<Option<Mapping>> {
         return Some(None);
     }
     let name = fields.next().unwrap_or("").trim_start().to_owned();
-    // Addresses are padded to eight digits here and not in `map_files`: programs at fixed addresses begin at 0x400000.
+    // Addresses are padded to eight digits here but not in `map_files`; programs at fixed addresses begin at
+    // 0x400000.
     let (from, to) = range.split_once('-')?;
     let unpadded = |address: &str| u64::from_str_radix(address, 16).ok();
     let (from, to) = (unpadded(from)?, unpadded(to)?);
@@ -133,10 +135,10 @@ fn header(line: &[u8]) -> Option<Option<Mapping>> {
     }))
 }
 
-/// The process of a thread, and when the process started, at present.
+/// The process of a thread, and when that process started.
 ///
 /// # Errors
-/// The thread is gone, or /proc does not show it.
+/// The thread has ended, or /proc does not show it.
 pub fn of_thread(thread: u32) -> io::Result<(u32, u64)> {
     let gone =
         || io::Error::new(io::ErrorKind::NotFound, format!("thread {thread} is not to be seen in /proc"));

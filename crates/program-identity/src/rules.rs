@@ -14,7 +14,7 @@ use std::fmt;
 
 /// First bytes of stored rules.
 const MAGIC: &[u8; 5] = b"HFACL";
-/// The version whose rules are all plain, and the one whose rules are not all.
+/// The version in which all rules are plain, and the version in which some are not.
 const VERSION_PLAIN: u8 = 1;
 const VERSION: u8 = 2;
 /// Most rules of one file.
@@ -112,7 +112,7 @@ pub struct RuleSet(Vec<Rule>);
 pub enum Refusal {
     /// No rule names the program.
     NotNamed,
-    /// A rule does, for reading only.
+    /// A rule names the program, but for reading only.
     ReadOnly,
     /// A rule admits the program, but the process has a weakness.
     Weak(Weakness),
@@ -124,7 +124,7 @@ impl RuleSet {
     /// # Errors
     /// There are no rules, too many, or texts that are too long.
     pub fn new(mut rules: Vec<Rule>) -> Result<RuleSet, RuleError> {
-        // Everybody is let in anyhow.
+        // A rule for everybody admits every process anyway.
         rules.iter_mut().filter(|rule| rule.who == Subject::Anybody).for_each(|rule| rule.plain = true);
         rules.sort();
         if rules.is_empty() {
@@ -161,7 +161,7 @@ impl RuleSet {
         RuleSet::new(self.0)
     }
 
-    /// Removes any rule for this program; `None`: that was the last one.
+    /// Removes any rule for this program. Returns `None` if that was the last one.
     pub fn without(mut self, who: &Subject) -> Option<RuleSet> {
         self.0.retain(|rule| rule.who != *who);
         (!self.0.is_empty()).then_some(self)
@@ -219,7 +219,7 @@ impl RuleSet {
     /// key signed for a package of this name lists this executable.
     ///
     /// # Errors
-    /// Why not: the reason of the rule that came nearest.
+    /// The reason for the refusal, from the rule that came nearest.
     pub fn decide(
         &self,
         identity: &Identity,
@@ -265,7 +265,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Writes `hash:HEX`, `pkg:KEY/NAME` or `any`, with `=r` or `=rw` and `+interpreter`, `+jit`.
+/// Writes `hash:HEX`, `pkg:KEY/NAME` or `any`, with `=r` or `=rw`, `+interpreter`, `+jit` and `+plain`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.who, if self.rights == Rights::Read { "r" } else { "rw" })?;
@@ -393,7 +393,7 @@ mod tests {
         let mut newer = bytes.clone();
         newer[5] = 3;
         assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(3)));
-        // Rules that are all plain have only the first form.
+        // Rules that are all plain have only the encoding of version 1.
         let all_plain = [MAGIC.as_slice(), &[2], &encode([rule(1, Rights::Read)].as_slice())].concat();
         assert!(matches!(RuleSet::decode(&all_plain), Err(RuleError::Malformed(_))));
         let mut empty = MAGIC.to_vec();

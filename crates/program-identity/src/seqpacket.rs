@@ -1,4 +1,4 @@
-//! Packets over a Unix socket, both ends known by what the kernel says of them.
+//! Packets over a Unix socket; the kernel says which process is at the other end.
 
 use crate::message::PACKET_BYTES_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -58,7 +58,7 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
 /// Waits for a connection.
 ///
 /// # Errors
-/// As accept(2).
+/// As for accept(2).
 pub fn accept(listener: &OwnedFd) -> io::Result<Conversation> {
     Ok(Conversation(accept_with(listener, SocketFlags::CLOEXEC)?))
 }
@@ -67,10 +67,10 @@ impl Conversation {
     /// Connects to the process that listens at `path`.
     ///
     /// # Errors
-    /// As connect(2).
+    /// As for connect(2).
     pub fn connect(path: &Path) -> io::Result<Conversation> {
         let socket = made()?;
-        // That process may accept no connections.
+        // The process that listens may never accept connections.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_WAIT))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Conversation(socket))
@@ -90,7 +90,7 @@ impl Conversation {
     /// given.
     ///
     /// # Errors
-    /// As setsockopt(2).
+    /// As for setsockopt(2).
     pub fn set_patience(&self, sending: Duration, receiving: Option<Duration>) -> io::Result<()> {
         sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(sending))?;
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, receiving)?)
@@ -141,7 +141,7 @@ impl Conversation {
         polled_result.is_ok() && !polled[0].revents().intersects(gone)
     }
 
-    /// Ends it, for both ends and all threads.
+    /// Ends the conversation, for both ends and all threads.
     pub fn end(&self) {
         let _ = rustix::net::shutdown(self.0.as_fd(), rustix::net::Shutdown::Both);
     }

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a process may take from asking to becoming the program.
+/// How long a process may take from its request to becoming the program.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
 /// How long a process waits for the helper, which hashes the program first.
 const ASK_WAIT: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ impl CleanStarts {
     /// Starts the program of the peer's `descriptor` clean; the peer becomes it next.
     ///
     /// # Errors
-    /// Why that is not a clean start; the peer gets the reason too.
+    /// The reason why that is not a clean start; the peer gets it too.
     pub fn begin(
         &self,
         conversation: &Conversation,
@@ -126,7 +126,8 @@ impl PendingStart {
         Ok(pending)
     }
 
-    /// The process has become a program: whether it is the one, and nobody can reach into it.
+    /// Called when the process has become a program: checks that it is the right one, and that nobody can
+    /// interfere with it.
     fn check(&self) -> io::Result<CleanStart> {
         let place = PathBuf::from(format!("/proc/{}", self.process));
         let other = |why: &str| io::Error::other(format!("it did not start clean: {why}"));
@@ -199,7 +200,7 @@ fn began(process: u32) -> io::Result<u64> {
 /// Asks the helper to start the program of a descriptor clean in this process, which must become it next.
 ///
 /// # Errors
-/// No helper listens there, or why it refuses: then the process does not count as started clean.
+/// No helper listens there, or it refuses, with the reason. The process then does not count as started clean.
 pub fn ask(socket: &Path, program: &OwnedFd) -> io::Result<()> {
     let conversation = Conversation::connect(socket)?;
     conversation.set_patience(ASK_WAIT, Some(ASK_WAIT))?;

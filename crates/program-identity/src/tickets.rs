@@ -13,11 +13,12 @@
 use crate::identity::Identity;
 use std::collections::{HashMap, VecDeque};
 
-/// How long a ticket may wait for its open, which follows at once.
+/// How long a ticket may wait for its open. Usually the open follows at once.
 pub const LIFETIME_MS: u64 = 10_000;
 /// Most tickets that wait to be used.
 pub const TICKETS_MAX: usize = 1024;
-/// Most processes of which the newest word is remembered, and for how long: longer than the helper may take.
+/// Most processes whose newest ticket is remembered. The next constant is for how long: longer than the
+/// helper may take.
 const PROCESSES_MAX: usize = 4096;
 const REMEMBERED_MS: u64 = 60_000;
 
@@ -38,7 +39,7 @@ pub struct Ticket {
 #[derive(Default)]
 pub struct Tickets {
     waiting: VecDeque<(u64, Ticket)>,
-    /// For each process its newest ticket, and when it came.
+    /// For each process its newest ticket, and when it arrived.
     newest: HashMap<u32, (u64, Ticket)>,
 }
 
@@ -94,7 +95,7 @@ impl Tickets {
         self.waiting.retain(|(_, ticket)| ticket.id != id);
     }
 
-    /// The helper is gone, and its word with it.
+    /// Removes all tickets, because the helper is gone and its information is not valid any more.
     pub fn clear(&mut self) {
         self.waiting.clear();
         self.newest.clear();
@@ -118,7 +119,8 @@ mod tests {
         Ticket { id, inode, process, found: Ok(identity) }
     }
 
-    /// One open, of one inode, by one process with one beginning, for a while, while the helper lives.
+    /// A ticket admits one open, of one inode, by one process with one start time, for a while, as long as
+    /// the helper lives.
     #[test]
     fn a_ticket_serves_once() {
         let mut tickets = Tickets::default();
@@ -138,8 +140,8 @@ mod tests {
         assert!(tickets.take(0, 10, 100, 5).is_none(), "the helper is gone");
     }
 
-    /// A ticket for a later open replaces earlier ones of the process, for any file, even if it arrives before them.
-    /// Another process is not concerned.
+    /// A ticket for a later open replaces earlier ones of the process, for any file, even if it arrives
+    /// before them. Other processes are not affected.
     #[test]
     fn a_process_is_one_program() {
         let told = |id, inode, byte| {
@@ -155,7 +157,7 @@ mod tests {
             tickets.offer(0, ticket(3, 10, 101, 5));
             assert_eq!(program(tickets.take(0, 10, 100, 5)), Some(Ok(2)));
             assert_eq!(program(tickets.take(0, inode, 100, 5)), None);
-            // Word of the first open, late, when that of the second is used up.
+            // The ticket of the first open arrives late, when that of the second is used up.
             tickets.offer(0, told(1, inode, 1));
             assert_eq!(program(tickets.take(0, inode, 100, 5)), None);
             assert!(tickets.take(0, 10, 101, 5).is_some());
@@ -166,7 +168,7 @@ mod tests {
             tickets.offer(0, told(id, 10, 1));
         }
         assert!((0..3).all(|_| tickets.take(0, 10, 100, 5).is_some()));
-        // One that could not be identified is a word like any other.
+        // A ticket of a process that could not be identified counts like any other.
         tickets.offer(0, told(4, 10, 1));
         tickets.offer(0, Ticket { id: 5, inode: 10, process: 100, found: Err("no".into()) });
         assert_eq!(tickets.take(0, 10, 100, 5), Some(Err("no".into())));
@@ -181,7 +183,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of counts: an open passes exactly when there is an unused, young ticket for it.
+        /// Compared with a list of counts: an open passes exactly when there is an unused, young ticket for
+        /// it.
         #[test]
         fn as_a_list_would(steps in proptest::collection::vec(prop_oneof![
             (0u8..3, 0u8..3).prop_map(|(inode, process)| Step::Offer(inode, process)),
@@ -208,7 +211,7 @@ mod tests {
         }
     }
 
-    /// However many are added, few are kept.
+    /// However many tickets are added, their number stays bounded.
     #[test]
     fn bounded() {
         let mut tickets = Tickets::default();

@@ -1,5 +1,6 @@
-//! What `tests/privsep.rs` starts as components of a server: its front end, and one that was taken over. The latter faces the
-//! network as the honest one does, keeps whatever its peers and the back end let it see, and misuses it on request.
+//! The components that `tests/privsep.rs` starts for a server: its front end, and a compromised one. The
+//! latter faces the network as the honest one does, stores whatever its peers and the back end let it see,
+//! and misuses it on request.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
@@ -20,25 +21,26 @@ use std::time::{Duration, Instant};
 const TABLE: &[(&str, Main)] =
     &[(holdfast_server::privsep::FRONT_END, holdfast_server::privsep::front_end), ("taken-over", taken_over)];
 
-/// What the test has it do.
+/// What the test asks the compromised front end to do.
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Misuse {
     /// Returns the last handshake: what was signed, what was introduced, the peer's signature.
     Show,
-    /// Keeps the stream of the next introduction instead of carrying it.
+    /// Keeps the stream of the next introduction instead of serving it.
     KeepNext,
-    /// Sends any bytes to the back end, with a file that is no connection if `file`. Returns the body of the reply.
+    /// Sends arbitrary bytes to the back end, with a file that is not a connection if `file`. Returns the
+    /// body of the reply.
     Say { bytes: Vec<u8>, file: bool },
-    /// Writes any bytes on the stream that was kept, and reads until there is a reply or the stream is closed.
+    /// Writes arbitrary bytes on the stored stream, and reads until there is a reply or the stream is closed.
     Write(Vec<u8>),
-    /// As `Write`, but reads until the stream is closed.
+    /// Like `Write`, but reads until the stream is closed.
     WriteLast(Vec<u8>),
 }
 
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Bytes as they are.
+/// Encodes bytes unchanged.
 struct RawBytes(Vec<u8>);
 
 impl BorshSerialize for RawBytes {
@@ -174,12 +176,12 @@ fn misuse(bad: &MisusedFrontEnd, request: &Request) -> Reply {
     }
 }
 
-/// Writes, and reads until it is closed or what came is enough.
+/// Writes, and reads until the stream is closed or enough has arrived.
 fn write(bad: &MisusedFrontEnd, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Reply {
     let refuse = |words: String| Reply::refuse(Refusal::Failed(words));
     let last = bad.last.lock().expect("not poisoned");
     let Some(mut stream) = last.kept_stream.as_ref() else { return refuse("nothing was kept".to_owned()) };
-    // It does not block: what is asked is looked at again and again for a while.
+    // The stream does not block, so it is read again and again for a while.
     if let Err(error) = stream.write_all(bytes) {
         return refuse(format!("closed: {error}"));
     }
@@ -200,7 +202,7 @@ fn write(bad: &MisusedFrontEnd, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool)
     Reply::of(&came)
 }
 
-/// Whether a whole frame came that is no note.
+/// Whether a complete frame has arrived that is not a note.
 fn has_answer(mut came: &[u8]) -> bool {
     while let Some((header, rest)) = came.split_first_chunk::<12>() {
         let (length, id) = header.split_at(4);

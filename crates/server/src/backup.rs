@@ -1,20 +1,21 @@
-//! Backups: whole copies of a data directory, made while its server runs or does not.
+//! Backups: complete copies of a data directory, made whether its server runs or not.
 //!
 //! ```text
 //! TO/lock            held while a backup is made
-//! TO/unfinished/     the one being made; what a broken-off one left is used by the next
-//! TO/NAME/           a whole one: a data directory of its own, without what can be made anew
+//! TO/unfinished/     the backup being made; the next attempt uses what an interrupted one has copied
+//! TO/NAME/           a complete backup: a data directory of its own, without what can be made again
 //! ```
 //!
 //! Invariants:
-//! - what is copied is a moment of the log: all segments that were sealed then (see `BlockStore::seal`), which
-//!   never change. If a collection removes one before it is copied, the copy moves on to a later moment;
-//! - log-tree files are copied after the segments: their nodes are written before the records that rely on them
-//!   and never change, so a later copy fits an earlier log. So are files of past states: what they say of operations
-//!   beyond the log is dropped when a server opens them;
-//! - a segment has its name only when its bytes are durable, `FORMAT` (without which no server starts) is the
-//!   last file, and the directory gets its name only when all of it is durable;
-//! - segments are hard links to those of an earlier backup where length and header (number and random salt) are
+//! - A backup copies one moment of the log: all segments that were sealed then (see `BlockStore::seal`),
+//!   which never change. If a collection removes a segment before it is copied, the copy moves on to a later
+//!   moment.
+//! - Log-tree files are copied after the segments. Their nodes are written before the records that rely on
+//!   them and never change, so a later copy fits an earlier log. The same holds for files of past states: a
+//!   server that opens them drops what they say of operations beyond its log.
+//! - A segment gets its name only when its bytes are durable. `FORMAT`, without which no server starts, is
+//!   the last file, and the directory gets its name only when everything in it is durable.
+//! - A segment is a hard link to that of an earlier backup if length and header (number and random salt) are
 //!   the same.
 
 use crate::block_store;
@@ -33,12 +34,12 @@ const LOCK: &str = "lock";
 const FORMAT: &str = "FORMAT";
 const TREE: &str = "tree-";
 const HISTORY: &str = "history-";
-/// Files of the data directory itself that a copy needs; a missing one is not copied.
+/// Files of the data directory itself that a backup contains, where they exist.
 const KEPT: [&str; 4] =
     ["server-key", "allowed-superusers", crate::block_store::FILES[0], crate::block_store::FILES[1]];
-/// How often a copy moves on to a later moment. Each time only what is new has to be copied.
+/// How often a copy may move on to a later moment. Each time, only new segments have to be copied.
 const MOMENTS: u32 = 20;
-/// Bytes copied at a time.
+/// How many bytes are copied at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// What a backup did.
@@ -59,7 +60,7 @@ pub struct BackupReport {
 /// Why there is no backup.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// Neither the running server nor the directory itself could say what there is.
+    /// The segments could not be listed, neither by the running server nor from the directory itself.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A file operation failed.
@@ -85,22 +86,22 @@ pub enum BackupError {
     /// Another backup to the same place is being made.
     #[error("another backup to {path} is being made", path = .0.display())]
     InUse(PathBuf),
-    /// The place is in the data directory.
+    /// The destination is inside the data directory.
     #[error("{path} is in the data directory itself; a backup belongs on another disk", path = .0.display())]
     Inside(PathBuf),
-    /// There is one of this name.
+    /// A backup of this name exists.
     #[error("{path} exists already", path = .0.display())]
     Exists(PathBuf),
-    /// Segments vanished as fast as they were copied.
+    /// Collections kept removing segments while they were copied.
     #[error("garbage collections removed segments {MOMENTS} times while they were copied; try again")]
     Restless,
 }
 
-/// Copies the data directory in `config` to `to`/`name`, by a moment of the server that runs on it, or of the
-/// directory itself when none does. `progress` is given bytes done and bytes in all.
+/// Copies the data directory in `config` to `to`/`name`. The running server names the segments of one moment;
+/// if none runs, they are read from the directory. `progress` is given the bytes done and the bytes in all.
 ///
 /// # Errors
-/// See [`BackupError`]. What was copied is used by the next attempt.
+/// See [`BackupError`]. The next attempt uses the segments that were copied.
 pub fn backup(
     config: &ServerConfig,
     to: &Path,
@@ -111,7 +112,7 @@ pub fn backup(
         Outcome::Sealed(segments) => Ok(segments),
         _ => Err(ControlError::Silent("it is of another version".to_owned())),
     };
-    // Before anything is made: is there a server's data at all?
+    // Asked before anything is created, because there may be no server's data at all.
     let first = seal()?;
     make_directory(to)?;
     let inside = |path: &Path| path.canonicalize().map_err(failed("looking for", path));
@@ -125,7 +126,7 @@ pub fn backup(
     let _lock = lock(to)?;
     let unfinished = to.join(UNFINISHED);
     make_directory(&unfinished.join("store"))?;
-    // A backup that broke off just before it got its name.
+    // An earlier attempt may have been interrupted just before its directory got its name.
     remove(&unfinished.join("store").join(FORMAT))?;
     let mut copy = BackupCopier {
         from: config.data.clone(),
@@ -153,14 +154,15 @@ struct BackupCopier<'a> {
     from: PathBuf,
     /// The unfinished copy.
     to: PathBuf,
-    /// The latest whole one.
+    /// The latest complete backup.
     earlier: Option<PathBuf>,
     report: BackupReport,
     progress: &'a mut dyn FnMut(u64, u64),
 }
 
 impl BackupCopier<'_> {
-    /// Makes the unfinished copy hold exactly these segments; `false` when some are gone from the server.
+    /// Makes the unfinished copy contain exactly these segments. Returns `false` if the server has removed
+    /// some.
     fn segments(&mut self, segments: &[(u32, u64)]) -> Result<bool, BackupError> {
         let (from, to) = (self.from.join("store"), self.to.join("store"));
         let wanted: BTreeSet<String> =
@@ -180,7 +182,7 @@ impl BackupCopier<'_> {
         Ok(whole)
     }
 
-    /// Copies one segment unless it is there; `false` when it is gone from the server.
+    /// Copies one segment unless it is there already. Returns `false` if the server has removed it.
     fn segment(&mut self, from: &Path, to: &Path, length: u64) -> Result<bool, BackupError> {
         let source = match File::open(from) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -198,7 +200,7 @@ impl BackupCopier<'_> {
         let earlier = self.earlier.as_ref().zip(from.file_name());
         if let Some(earlier) = earlier.map(|(earlier, name)| earlier.join("store").join(name))
             && is_same(&earlier, length, &header)?
-            // On file systems without hard links it is copied.
+            // On file systems without hard links, linking fails and the segment is copied.
             && fs::hard_link(&earlier, to).is_ok()
         {
             self.report.shared_segments += 1;
@@ -214,7 +216,7 @@ impl BackupCopier<'_> {
         Ok(true)
     }
 
-    /// Everything but segments, `FORMAT` last, and makes it durable.
+    /// Copies everything except segments, `FORMAT` last, and makes it durable.
     fn rest(&mut self) -> Result<(), BackupError> {
         let (from, to) = (self.from.join("store"), self.to.join("store"));
         let wanted = |name: &&String| {
@@ -255,7 +257,7 @@ impl BackupCopier<'_> {
     }
 }
 
-/// Writes a file that has its name only when its bytes are durable.
+/// Copies a file. It gets its name only when its bytes are durable.
 fn write_file(mut source: File, from: &Path, to: &Path) -> Result<u64, BackupError> {
     let partial = to.with_extension("partial");
     remove(&partial)?;
@@ -286,12 +288,12 @@ fn write_file(mut source: File, from: &Path, to: &Path) -> Result<u64, BackupErr
 fn header(file: &File) -> io::Result<Vec<u8>> {
     let mut header = Vec::new();
     file.take(holdfast_log::SEGMENT_HEADER_BYTES).read_to_end(&mut header)?;
-    // What follows reads the file from its beginning.
+    // The caller reads the file from its beginning.
     io::Seek::rewind(&mut &*file)?;
     Ok(header)
 }
 
-/// Whether a copy is there: same length, number and salt.
+/// Whether the file at `path` is a copy of the segment: same length, number and salt.
 fn is_same(path: &Path, length: u64, wanted: &[u8]) -> Result<bool, BackupError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
@@ -301,7 +303,7 @@ fn is_same(path: &Path, length: u64, wanted: &[u8]) -> Result<bool, BackupError>
     Ok(found == length && header(&file).map_err(failed("reading", path))? == wanted)
 }
 
-/// The latest whole backup in a directory, by name.
+/// The latest complete backup in a directory, by name.
 fn latest(to: &Path) -> Result<Option<PathBuf>, BackupError> {
     let mut whole: Vec<PathBuf> = names(to)?
         .into_iter()
@@ -378,7 +380,7 @@ mod tests {
             self.folder.path().join(name)
         }
 
-        /// A segment of 100 bytes with a salt of its own.
+        /// Adds a segment of 100 bytes with a salt of its own.
         fn segment(&self, number: u32, salt: u8) -> (u32, u64) {
             let bytes = [&[salt; 64][..], &[salt; 36]].concat();
             fs::write(self.path("data/store").join(holdfast_log::segment_name(number)), bytes).unwrap();
@@ -389,7 +391,7 @@ mod tests {
             fs::remove_file(self.path("data/store").join(holdfast_log::segment_name(number))).unwrap();
         }
 
-        /// Copies by these moments and, if the last is whole, names the copy.
+        /// Copies by these moments. If the last one is complete, names the copy.
         fn copy(&self, moments: &[&[(u32, u64)]], name: &str) -> (bool, BackupReport) {
             let to = self.path("to/unfinished");
             make_directory(&to.join("store")).unwrap();
@@ -412,7 +414,7 @@ mod tests {
     }
 
     /// Proves: when a collection removes a segment before it was copied, the copy moves on to a later moment,
-    /// holds exactly that, and copies nothing twice.
+    /// contains exactly that, and copies nothing twice.
     #[test]
     fn a_vanished_segment_means_a_later_moment() {
         let disk = Disk::new();
@@ -435,8 +437,8 @@ mod tests {
         assert_eq!(latest(&disk.path("to")).unwrap(), Some(disk.path("to/a")));
     }
 
-    /// Proves: segments are shared with the backup before only if they are the same ones; a number used again
-    /// (another salt) is another segment.
+    /// Proves: a segment is shared with an earlier backup only if it is the same one; a number used again
+    /// (with another salt) is another segment.
     #[test]
     fn only_the_same_segments_are_shared() {
         let disk = Disk::new();
@@ -450,8 +452,8 @@ mod tests {
         assert_eq!(fs::read(disk.path("to/b/store/segment-0000000002.log")).unwrap()[0], 9);
     }
 
-    /// Proves: a backup that broke off in the middle of a file is no backup, cannot be served for want of
-    /// `FORMAT`, and the half file is not taken for a whole one by the next.
+    /// Proves: a backup that was interrupted in the middle of a file is no backup, cannot be served because
+    /// it has no `FORMAT`, and the next backup does not take the incomplete file for a complete one.
     #[test]
     fn an_unfinished_backup_does_not_count_as_whole() {
         let disk = Disk::new();
@@ -467,7 +469,7 @@ mod tests {
         assert_eq!(fs::read(disk.path("to/a/store/segment-0000000001.log")).unwrap(), [1; 100]);
     }
 
-    /// Proves: a segment that is shorter than the server says is not passed over.
+    /// Proves: a segment that is shorter than the server says is an error.
     #[test]
     fn a_short_segment_is_an_error() {
         let disk = Disk::new();

@@ -1,7 +1,8 @@
-//! Blocks that clients store and retrieve: checked before they are stored, bounded when they are served.
+//! Blocks that clients store and retrieve. They are checked before they are stored, and bounded when they are
+//! served.
 //!
-//! A server does not know what a block is for, but it makes sure that the bytes are what the address says:
-//! otherwise one member could store rubbish under an address that another member is about to need.
+//! A server does not know what a block is for, but it checks that the bytes match the address. Otherwise one
+//! member could store wrong bytes under an address that another member is about to use.
 
 use crate::block_store::{self, BlockStore, stored_bytes};
 use crate::refusal::{RequestError, refuse};
@@ -11,7 +12,7 @@ use holdfast_protocol::message::{
     ATTACHED_BYTES_MAX, AddressedBlock, BATCH_MAX, MESSAGE_BYTES_MAX, StoreHeader,
 };
 
-/// Room for everything in an answer but blocks.
+/// Room, in bytes, for everything in a reply other than blocks.
 const ANSWER_SLACK_BYTES: usize = 64 << 10;
 
 pub(crate) fn check_count(count: usize) -> Result<(), RequestError> {
@@ -41,7 +42,7 @@ pub(crate) fn check(
     Ok(checked)
 }
 
-/// Checks blocks that ride along with an operation.
+/// Checks blocks that came with an operation.
 pub(crate) fn check_attached(given: Vec<AddressedBlock>) -> Result<Vec<(Digest, StoredBlock)>, RequestError> {
     check(given, ATTACHED_BYTES_MAX)
 }
@@ -52,8 +53,8 @@ pub(crate) struct RetrievedBlocks {
     pub(crate) bytes: usize,
 }
 
-/// Reads blocks in order until a message is full or `bytes_max` are exceeded, one at least. One that is damaged is
-/// answered as missing.
+/// Loads blocks in the given sequence until a message is full or they exceed `bytes_max`, but at least one. A
+/// damaged block counts as missing.
 pub(crate) fn retrieve(
     store: &dyn BlockStore,
     file_system: Digest,
@@ -62,7 +63,7 @@ pub(crate) fn retrieve(
 ) -> Result<RetrievedBlocks, RequestError> {
     check_count(addresses.len())?;
     let loaded = store.load(file_system, addresses, bytes_max.min(MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES))?;
-    // The client asks for the rest.
+    // The client requests the rest again.
     let mut blocks = Vec::with_capacity(loaded.len());
     let mut bytes = 0;
     for (loaded, address) in loaded.into_iter().zip(addresses) {

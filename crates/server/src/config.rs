@@ -1,4 +1,4 @@
-//! What an operator decides.
+//! The settings of a server, which its operator chooses.
 
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_protocol::history::Retention;
@@ -37,7 +37,7 @@ pub struct CoreSettings {
     pub create: CreatePolicy,
     /// How long an operation may stay pending.
     pub abort_after: Duration,
-    /// Ordering records after which a checkpoint is due.
+    /// Number of ordering records after which a checkpoint is due.
     pub checkpoint_records: u64,
     /// The settings of the log store.
     pub store: StoreConfig,
@@ -45,7 +45,7 @@ pub struct CoreSettings {
     pub parcels: crate::ParcelSettings,
     /// File that exists while clients may hold locks; `None`: no such file is written.
     pub locks_note: Option<PathBuf>,
-    /// How long leases last; zero for none.
+    /// How long leases last; zero means that none are granted.
     pub lease_term: Duration,
     /// File that says which sessions may hold leases; `None`: no such file is written.
     pub leases_note: Option<PathBuf>,
@@ -53,16 +53,17 @@ pub struct CoreSettings {
     pub history: Retention,
     /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
     pub user_quota: Option<u64>,
-    /// The storage was put back from a backup: every file system waits for its superuser to declare that.
+    /// Whether the storage was restored from a backup: every file system then waits until its superuser
+    /// declares that.
     pub is_restored: bool,
-    /// File that says which file systems wait.
+    /// File that lists the file systems that wait; `None`: no such file is written.
     pub restored_note: Option<PathBuf>,
 }
 
 /// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The data directory; created when missing. One server at a time.
+    /// The data directory; created when missing. Only one server at a time can use it.
     pub data: PathBuf,
     /// The address to listen on.
     pub listen: SocketAddr,
@@ -70,46 +71,49 @@ pub struct ServerConfig {
     pub quic: bool,
     /// Who may create file systems.
     pub create: CreatePolicy,
-    /// How long after its first STORE a block may be given up (DECREF).
+    /// For how long after storing a block its owner may take it back (DECREF).
     pub window: Duration,
-    /// How long blocks that nothing refers to any more stay readable, and new ones are safe from collection.
+    /// How long blocks that nothing refers to any more stay readable, and how long new ones are safe from
+    /// collection.
     pub gc_window: Duration,
     /// How long deleted blocks are kept as bases for the compression of later ones.
     pub keep_deleted: Duration,
-    /// How many bytes of it at most; `None`: a tenth of all data, but at least 1 GiB.
+    /// Most bytes of such deleted blocks; `None`: a tenth of all data, but at least 1 GiB.
     pub keep_deleted_bytes: Option<u64>,
     /// Pause between garbage collections; `None` for none in the background.
     pub gc_interval: Option<Duration>,
-    /// How long an operation may stay pending before it is declared dead.
+    /// How long an operation may stay pending before it is aborted.
     pub abort_after: Duration,
-    /// How long clients may read what they have read without asking again; zero for never.
+    /// How long clients may use what they have read without asking again; zero means not at all.
     pub lease_term: Duration,
-    /// Ordering records after which a checkpoint is written.
+    /// Number of ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
     /// The retention of past states.
     pub history: Retention,
-    /// How many bytes each user of each file system may be charged for; `None`: as many as the superuser says.
+    /// How many bytes each user of each file system may be charged for; `None`: only the superuser's limits
+    /// count.
     pub user_quota: Option<u64>,
-    /// The data directory was put back from a backup: nothing is served until the superusers declare that.
+    /// Whether the data directory was restored from a backup: every file system then waits until its
+    /// superuser declares that.
     pub is_restored: bool,
     /// The limits on parcels.
     pub parcels: crate::ParcelSettings,
     /// The witnesses that co-sign heads of the log of updates.
     pub witnesses: Vec<WitnessAddress>,
-    /// How often the witnesses are asked.
+    /// How often each witness is asked to co-sign.
     pub witness_every: Duration,
-    /// The block server or bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in
-    /// the data directory.
+    /// The block server or bucket that has the blocks; `None`: the one of the last start, or the data
+    /// directory if there was none.
     pub blocks: Option<crate::BlocksLocation>,
-    /// Whether the store at the block server or in the bucket is accepted as it is, whatever was there before.
+    /// Whether to accept the store at the block server or in the bucket as it is, whatever was there before.
     pub blocks_anew: bool,
-    /// Where the order is stored; `None`: where it was at the last start, which is the data directory at first.
+    /// The etcd that has the order; `None`: as at the last start, or the data directory at the first.
     pub state: Option<holdfast_etcd::Access>,
-    /// A file with what etcd lets this server in for.
+    /// A file with this server's credentials for etcd.
     pub state_login: Option<PathBuf>,
-    /// Where clients and the other servers reach this one; `None`: where it listens.
+    /// The address by which clients and other servers reach this server; `None`: the address it listens on.
     pub advertise: Option<String>,
-    /// The limits on peers.
+    /// The limits on clients and connections.
     pub limits: holdfast_rpc::Limits,
 }
 

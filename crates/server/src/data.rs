@@ -4,15 +4,15 @@
 //! DATA/server-key          OpenSSH private key, mode 0600
 //! DATA/allowed-superusers  OpenSSH public keys, one a line; optional
 //! DATA/control             Unix socket of the running server, mode 0600
-//! DATA/ballast             space kept back, so that a server can start on a full disk
-//! DATA/locks-held          there while clients may hold locks of files
-//! DATA/leases              who may hold leases
-//! DATA/restored            which file systems wait for their superuser's word that this is a restored state
+//! DATA/ballast             reserved space, so that a server can start on a full disk
+//! DATA/locks-held          exists while clients may hold locks of files
+//! DATA/leases              which sessions may hold leases
+//! DATA/restored            file systems whose superuser has not yet declared that they were restored
 //! DATA/block-store         the block server that has the blocks, if they are not in the store here
-//! DATA/block-store-position  up to where it has acknowledged
-//! DATA/converted           its file systems were moved: it is not served
-//! DATA/converting          not all that is moved here is here yet
-//! DATA/order                  where the order is kept, if that is not in the store here
+//! DATA/block-store-position  the highest position that the block server has acknowledged
+//! DATA/converted           exists if the file systems were moved elsewhere: the directory is not served
+//! DATA/converting          exists while a conversion into this directory is incomplete
+//! DATA/order               where the order is, if not in the store here
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -23,8 +23,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "server-key";
-/// What may be in a data directory before its first start: a list that an administrator wrote, what a conversion, a rebuild
-/// or an earlier attempt left, and what a file system makes at its root.
+/// Names that may be in a data directory before its first start: what an administrator wrote, what a
+/// conversion, a rebuild or an earlier attempt left, and what a file system has at its root.
 const NAMES: [&str; 10] = [
     "evidence",
     "allowed-superusers",
@@ -37,9 +37,10 @@ const NAMES: [&str; 10] = [
     "blocks",
     "lost+found",
 ];
-/// Size of the ballast: enough to start, serve reads and move live records out of a few segments of garbage.
+/// Size of the ballast, in bytes: enough to start, serve reads, and move live records out of a few segments
+/// of garbage.
 const BALLAST_BYTES: u64 = 16 << 20;
-/// Free space above which it is set aside.
+/// The ballast is set aside if more than so many bytes are free.
 const BALLAST_FREE_MIN: u64 = 8 * BALLAST_BYTES;
 
 /// A data directory that exists.
@@ -60,7 +61,7 @@ impl DataDirectory {
         Ok(DataDirectory { path: path.to_owned() })
     }
 
-    /// Of a process that has its files elsewhere than in `store`.
+    /// Opens the data directory of a process that has its files elsewhere than in `store`.
     pub(crate) fn bare(path: &Path) -> Result<DataDirectory, OpenError> {
         refuse_foreign(path)?;
         std::fs::DirBuilder::new()
@@ -75,7 +76,7 @@ impl DataDirectory {
         &self.path
     }
 
-    /// Whether it has been served with a block server.
+    /// Whether the blocks are at a block server or in a bucket.
     pub(crate) fn has_blocks_elsewhere(&self) -> bool {
         self.path.join(crate::block_store::FILES[0]).exists()
     }
@@ -96,7 +97,7 @@ impl DataDirectory {
         self.path.join("restored")
     }
 
-    /// The address in etcd of the order at the last start, if it was there, and the file with the login.
+    /// The address of etcd at the last start, if the order was there, and the file with the credentials.
     pub(crate) fn order_elsewhere(&self) -> Result<Option<(String, Option<PathBuf>)>, OpenError> {
         let path = self.path.join("order");
         match std::fs::read_to_string(&path) {
@@ -121,7 +122,7 @@ impl DataDirectory {
         control_socket(&self.path)
     }
 
-    /// Sets the ballast aside if there is ample space. Failing is harmless: the next start tries again.
+    /// Reserves the ballast if there is enough free space. A failure is harmless: the next start tries again.
     pub(crate) fn hold_ballast(&self, free_bytes: Option<u64>) {
         let path = self.path.join("ballast");
         if free_bytes.is_none_or(|free| free < BALLAST_FREE_MIN) || path.exists() {
@@ -137,12 +138,12 @@ impl DataDirectory {
         }
     }
 
-    /// Gives the ballast back to the disk; whether there was any.
+    /// Gives the ballast back to the disk. Returns whether there was any.
     pub(crate) fn drop_ballast(&self) -> bool {
         std::fs::remove_file(self.path.join("ballast")).is_ok()
     }
 
-    /// The server's key, made at the first start.
+    /// The server's key, which is made at the first start.
     pub(crate) fn server_key(&self) -> Result<SigningKey, OpenError> {
         let path = self.path.join(KEY);
         match std::fs::read_to_string(&path) {
@@ -167,13 +168,14 @@ impl DataDirectory {
         let key = SigningKey::from_seed(&seed);
         let text = keyfile::format_private(&key, "holdfast server", None)
             .map_err(|error| OpenError::Key { path: path.to_owned(), error })?;
-        // Whole or not at all: half a key would lock every client out.
+        // The key is written completely or not at all: with half a key, no client could connect any more.
         holdfast_durable::replace(path, text.as_bytes(), holdfast_durable::PRIVATE).map_err(failed)?;
         tracing::info!(key = %key.public(), path = %path.display(), "made the server's key");
         Ok(key)
     }
 
-    /// Whether the operator lists `key` as one that may create file systems. Read anew each time.
+    /// Whether the operator's list contains `key` as one that may create file systems. The file is read at
+    /// each call.
     pub(crate) fn allows_superuser(&self, key: &PublicKey) -> bool {
         let path = self.path.join("allowed-superusers");
         let text = match std::fs::read_to_string(&path) {
@@ -197,7 +199,7 @@ impl DataDirectory {
     }
 }
 
-/// Where a server with this data directory can be spoken to.
+/// The path of the control socket of a server with this data directory.
 pub(crate) fn control_socket(data: &Path) -> PathBuf {
     data.join("control")
 }
@@ -206,7 +208,7 @@ pub(crate) fn control_socket(data: &Path) -> PathBuf {
 fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
-        // The caller makes the directory, or reports the error.
+        // The caller creates the directory, or reports the error.
         Err(_) => return Ok(()),
     };
     let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
@@ -224,7 +226,7 @@ fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
 mod tests {
     use super::*;
 
-    /// Proves: the key is made once, kept private, found again, and refused when others can read it.
+    /// Proves: the key is made once, stays private, is found again, and is refused when others can read it.
     #[test]
     fn the_key_is_made_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -240,7 +242,8 @@ mod tests {
         assert!(matches!(data.server_key(), Err(OpenError::Key { .. })));
     }
 
-    /// Proves: a folder with files of others is refused and left as it is; one with what an administrator put there is not.
+    /// Proves: a folder with foreign files is refused and not changed; one with an administrator's files is
+    /// accepted.
     #[test]
     fn folders_of_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -258,7 +261,7 @@ mod tests {
         DataDirectory::open(folder.path()).unwrap();
     }
 
-    /// Proves: the list takes comments, survives bad lines, and allows nobody else.
+    /// Proves: the list may have comments, bad lines are skipped, and no other key is allowed.
     #[test]
     fn allowed_superusers_are_listed() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Why a server cannot start or go on.
+//! Why a server cannot start, or has to stop.
 
 use crate::block_store::BlocksOpenError;
 use crate::order::OrderError;
@@ -28,7 +28,7 @@ pub enum OpenError {
     Key {
         /// The file.
         path: PathBuf,
-        /// Why it is no key.
+        /// Why it is not a key.
         error: KeyFileError,
     },
     /// Operator: others can read the server's key.
@@ -62,7 +62,7 @@ pub enum OpenError {
     /// The configured place of the order cannot be used.
     #[error(transparent)]
     State(#[from] OrderLocationError),
-    /// The block server is not reached, or does not serve this server.
+    /// The block store cannot be opened.
     #[error(transparent)]
     BlockStore(#[from] BlocksOpenError),
     /// Operator: the data directory has blocks of its own.
@@ -85,10 +85,10 @@ pub enum OpenError {
         /// One of its files.
         name: PathBuf,
     },
-    /// Operator: the data directory is not one to be served.
+    /// Operator: the file systems of this directory were moved elsewhere, or not yet moved here completely.
     #[error("{0}")]
     Converted(String),
-    /// Operator: the address cannot be listened on.
+    /// Operator: the server cannot listen on the address.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
@@ -98,10 +98,10 @@ pub enum OpenError {
     },
 }
 
-/// Why an order cannot be where it is configured to be.
+/// Why the order cannot be where the configuration says.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderLocationError {
-    /// Operator: the task is not for a server with its order in etcd.
+    /// Operator: the task is not possible for a server whose order is in etcd.
     #[error(
         "the order of {data} is in {place}: this is for a server that runs, or for one with the order in its own data directory",
         data = .data.display()
@@ -131,18 +131,18 @@ pub enum OrderLocationError {
         .0.display()
     )]
     OrderHere(PathBuf),
-    /// Operator: it is not said how others reach this server.
+    /// Operator: the configuration does not say how other servers and clients reach this server.
     #[error(
         "it listens on all addresses: --advertise HOST:PORT says which of them clients and other servers use"
     )]
     NoAddress,
-    /// The address of etcd, or the file with the log-in, cannot be used.
+    /// The address of etcd, or the file with the credentials, cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// etcd is away, or refuses.
+    /// etcd cannot be reached, or refuses.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// The system: no thread that would keep the lease.
+    /// The system: the thread that renews the lease could not be started.
     #[error(transparent)]
     Thread(std::io::Error),
 }
@@ -171,28 +171,28 @@ impl OpenError {
     }
 }
 
-/// Why a file system is not served by the server that has it.
+/// Why a server does not serve a file system that it has.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UnservedReason {
-    /// Its creation was cut off; no client has ever used it.
+    /// Its creation was interrupted, so no client has ever used it.
     #[error("it was never created to its end")]
     NeverCreated,
-    /// Its order is damaged, and how: serving it would roll it back.
+    /// Its order is damaged, with the reason: serving it would roll it back.
     #[error("{0}")]
     Damaged(String),
 }
 
-/// Why a running server stopped other than by request.
+/// Why a running server stopped without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Medium: the log can no longer promise durability. Restart the server when the cause is mended; nothing
-    /// acknowledged is lost.
+    /// Medium: the log cannot make anything durable any more. Restart the server when the cause is removed;
+    /// nothing that was acknowledged is lost.
     #[error("the storage failed, so that nothing more can be acknowledged: {0}")]
     Storage(String),
-    /// Operator: a witness cannot be asked as it was given.
+    /// Operator: the settings of a witness cannot be used.
     #[error("a witness cannot be asked: {0}")]
     Witness(#[from] WitnessSettingsError),
-    /// The system: its front end cannot be shut in.
+    /// The system: the sandbox of the front end cannot be made.
     #[error("the server's front end cannot be started: {0}")]
     Sandbox(holdfast_components::ComponentError),
     /// The system: no reactor, listener or thread.
@@ -200,16 +200,16 @@ pub enum RunError {
     System(#[from] std::io::Error),
 }
 
-/// Why a witness cannot be asked as it was given.
+/// Why the settings of a witness cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WitnessSettingsError {
-    /// There are too many.
+    /// There are too many witnesses.
     #[error("at most {0} witnesses can be asked")]
     TooMany(usize),
-    /// The key is not one that signs heads of others.
+    /// The key is that of a log, not of a witness.
     #[error("{0} is the key of a log, not of a witness")]
     KeyOfLog(VerifierKey),
-    /// Its URL or key cannot be used.
+    /// The URL or key of a witness cannot be used.
     #[error(transparent)]
     Client(#[from] WitnessError),
 }

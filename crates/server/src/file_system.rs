@@ -1,12 +1,13 @@
-//! One file system on a server: its sequencer, its log of updates, its proof of identity, and what happens to
-//! each ordering request.
+//! One file system on a server: its sequencer, its log of updates, its list of server keys, and how each
+//! ordering request is carried out.
 //!
-//! The steps of every request that changes something: check outside the lock; under the lock let the sequencer decide
-//! and append its records to the log; after the lock one group commit, by the caller; then the reply. So records are in
-//! the log in the order in which the sequencer made them, and no thread waits for a disk while it holds the lock.
+//! A request that changes something goes through these steps. It is checked without the lock. Under the lock,
+//! the sequencer decides and its records are appended to the log. After the lock is released, the caller
+//! makes the log durable with one group commit, and then replies. So records are in the log in the order in
+//! which the sequencer made them, and no thread waits for a disk while it holds the lock.
 //!
-//! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then discarded and made
-//! again from the log before it decides anything more.
+//! If appending fails (because the disk is full, for example), the sequencer in memory is ahead of the log.
+//! It is then discarded and made again from the log before it decides anything more.
 
 mod checks;
 mod heads;
@@ -54,35 +55,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
 use tracing::trace_span;
 
-/// How long after its last commit a device receives pushes of what others do, in milliseconds.
+/// For how long after its last commit a device receives pushes of other devices' changes, in milliseconds.
 const AT_WORK_MS: u64 = 10_000;
-/// What takes more bytes is not pushed: memory for so much is set aside while a client waits for recalls.
+/// Largest view that is pushed, in bytes: a client that waits for recalls sets aside memory for so much.
 const PUSH_BYTES_MAX: usize = 60 << 10;
 
 /// One file system that this server serves.
 pub struct FileSystem {
-    /// What it shares with the others of this server.
+    /// What all file systems of this server share.
     resources: Arc<Resources>,
     pub(crate) id: Digest,
     superuser: PublicKey,
-    /// Where its order is stored.
+    /// Where the file system's order is stored.
     pub(crate) order: Arc<dyn Order>,
     ledger: Mutex<Ledger>,
-    /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
+    /// Active devices by key, in the membership in force. Most requests need only this, and so no lock on the
+    /// order.
     devices: RwLock<Active>,
     settled: Notify,
     /// Counts how often an operation has settled.
     settled_count: AtomicU64,
-    /// When each device committed something last, in milliseconds of the host's clock.
+    /// When each device committed its last operation, in milliseconds of the monotonic clock.
     worked: Mutex<HashMap<DeviceId, u64>>,
     locks: Mutex<LockTable>,
-    /// It is noted that locks may be held.
+    /// Whether it is noted durably that locks may be held.
     locks_noted: AtomicBool,
     lock_changes: Notify,
     leases: Arc<Leases>,
-    /// It is served no more by what is in memory here.
+    /// Whether this process has stopped serving the file system.
     has_ended: watch::Sender<bool>,
-    /// What witnesses have co-signed.
+    /// The heads that witnesses have co-signed.
     heads: Mutex<Heads>,
 }
 
@@ -93,19 +95,20 @@ struct Active {
     by_key: HashMap<PublicKey, DeviceId>,
 }
 
-/// What may have been held when the server ended.
+/// The locks and leases that clients may have held when the server ended.
 pub(crate) struct InheritedState {
-    /// Clients may have held locks.
+    /// Whether clients may have held locks.
     pub(crate) locks_held: bool,
-    /// Which sessions may hold leases, and for how many milliseconds still.
+    /// For how many milliseconds leases may still be held, and by which sessions.
     pub(crate) leases: (u64, Vec<NotedSession>),
-    /// A lease epoch that is greater than after any earlier start. If the clock was set back it may not be; then the
-    /// server takes a client's old leases for known ones, until the client's next lease request corrects that.
+    /// A lease epoch greater than any of an earlier start. If the clock was set back, it may not be. The
+    /// server then takes leases of an earlier start for present ones until the client's next lease request
+    /// corrects that.
     pub(crate) first_epoch: u64,
 }
 
 impl FileSystem {
-    /// Opens a file system; `None` when its creation was never acknowledged.
+    /// Opens a file system. Returns `None` if its creation was never acknowledged.
     pub(crate) fn open(
         resources: Arc<Resources>,
         order: Arc<dyn Order>,
@@ -128,7 +131,7 @@ impl FileSystem {
         let (left_ms, holders) = &before.leases;
         let first_epoch = before.first_epoch;
         let sequencer = ledger.sequencer();
-        // Leases of a removed device need not be waited for.
+        // A removed device can change nothing, so nobody need wait for its leases.
         let is_member = |session: &&NotedSession| sequencer.membership().is_active(session.id().device);
         let holders: Vec<NotedSession> = holders.iter().filter(is_member).copied().collect();
         FileSystem {
@@ -150,7 +153,7 @@ impl FileSystem {
         }
     }
 
-    /// Begins a file system with its founding operation, durable with the next sync.
+    /// Begins a file system with its founding operation. It is durable after the next sync.
     pub(crate) fn create(
         resources: Arc<Resources>,
         order: Arc<dyn Order>,
@@ -193,7 +196,7 @@ impl FileSystem {
         self.resources.sync_order(&*self.order)
     }
 
-    /// Stores blocks that came with an operation; they become durable with its record.
+    /// Stores blocks that came with an operation. They become durable together with the operation's record.
     fn store_attached(
         &self,
         device: DeviceId,
@@ -207,7 +210,7 @@ impl FileSystem {
         self.ledger.lock().sequencer().membership().may_write(device, principal)
     }
 
-    /// The receipt of the founding operation, if it is this one.
+    /// The receipt of the founding operation, if `structure` is that operation's.
     pub(crate) fn founding_receipt(&self, structure: &Signed<Structure>) -> Option<Receipt> {
         match self.ledger.lock().sequencer().standing(DeviceId::SUPERUSER, 1) {
             OrderingStatus::Committed(committed) if *committed == *structure => {
@@ -222,8 +225,8 @@ impl FileSystem {
         self.devices.read().by_key.get(key).copied()
     }
 
-    /// Whether a device may undo what another has requested: both are of the same user, or the first is the
-    /// superuser's.
+    /// Whether a device may undo what another device has requested: both belong to the same user, or the
+    /// first is a device of the superuser.
     pub(crate) fn acts_for(&self, device: DeviceId, other: DeviceId) -> bool {
         let ledger = self.ledger.lock();
         let devices = &ledger.sequencer().membership().devices;
@@ -251,7 +254,7 @@ impl FileSystem {
         self.ledger.lock().sequencer().epoch()
     }
 
-    /// The receipt of a declaration that was taken already, if it is this one.
+    /// The receipt for a declared restore, if `structure` is its structure and was accepted already.
     pub(crate) fn declared(&self, structure: &Signed<Structure>) -> Option<Receipt> {
         let ledger = self.ledger.lock();
         let slot = ledger.sequencer().slot(structure.value.device());
@@ -288,14 +291,17 @@ impl FileSystem {
         Ok(prepared.whole(self.blocks(), self.id))
     }
 
-    /// Whether a device has committed something lately: it is likely to sign again soon.
+    /// Whether a device has committed something within [`AT_WORK_MS`], so that it is likely to sign again
+    /// soon.
     pub(crate) fn is_at_work(&self, device: DeviceId) -> bool {
         let at_ms = self.worked.lock().get(&device).copied();
         at_ms.is_some_and(|at_ms| self.now_ms() < at_ms.saturating_add(AT_WORK_MS))
     }
 
-    /// The present view, for a device at work that has accepted a log of `log_size` leaves, if others have changed anything since,
-    /// nothing is pending, so that it can sign on it, and it is not large. The caller makes it durable before it answers.
+    /// The present view as a difference, for a device at work that has accepted a log of `log_size` leaves.
+    /// Returns `None` if the device is not at work, if nothing has changed since, if an operation is pending
+    /// (so that the device could not sign on this view), or if the difference is larger than
+    /// [`PUSH_BYTES_MAX`]. The caller makes the view durable before it sends it.
     pub(crate) fn push(&self, device: DeviceId, log_size: u64) -> Result<Option<Difference>, RequestError> {
         if !self.is_at_work(device) {
             return Ok(None);
@@ -303,7 +309,7 @@ impl FileSystem {
         let prepared = {
             let ledger = self.current()?;
             let sequencer = ledger.sequencer();
-            // After an operation of its own it has accepted that, too.
+            // A device that has committed an operation has accepted the log up to that operation.
             let own = sequencer.slot(device).map_or(0, |slot| slot.value.forecast.log.size + 1);
             let since = log_size.max(own);
             if since >= sequencer.log_size() || !sequencer.is_quiet() {
@@ -328,13 +334,13 @@ impl FileSystem {
         })
     }
 
-    /// Completes when some operation has settled after the call. To be called before [`Self::operation_status`], so
-    /// that nothing is missed.
+    /// A future that completes when some operation settles after this call. Callers create it before they
+    /// call [`Self::operation_status`], so that they miss nothing.
     pub(crate) fn next_settled(&self) -> tokio::sync::futures::Notified<'_> {
         self.settled.notified()
     }
 
-    /// How often some operation has settled.
+    /// Counts the operations that have settled; only changes of it mean something.
     pub(crate) fn settled_count(&self) -> u64 {
         self.settled_count.load(Ordering::Relaxed)
     }
@@ -344,17 +350,18 @@ impl FileSystem {
         self.settled.notify_waiters();
     }
 
-    /// Whether enough has happened since the last checkpoint for the next.
+    /// Whether enough records were written since the last checkpoint to write another.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         self.ledger.lock().records_since_checkpoint() >= self.resources.settings.checkpoint_records
     }
 
-    /// Whether anything has happened since the last checkpoint.
+    /// Whether any record was written since the last checkpoint.
     pub(crate) fn has_uncheckpointed(&self) -> bool {
         self.ledger.lock().records_since_checkpoint() > 0
     }
 
-    /// Writes a checkpoint of the order, durably. Without one the log keeps everything.
+    /// Writes a checkpoint of the order, durably. If that fails, it logs a warning: the log then stays as
+    /// long as it is.
     pub(crate) fn checkpoint(&self) {
         match self.write_checkpoint().and_then(|()| self.sync()) {
             Ok(()) => tracing::debug!(file_system = %self.id, "checkpoint of the order"),
@@ -376,7 +383,7 @@ impl FileSystem {
 
     /// Collects garbage: blocks that nothing has referred to for `window_ns`.
     pub(crate) fn collect(&self, window_ns: i64) -> Result<CollectReport, RequestError> {
-        // What is saved of past states must not be ahead of the log.
+        // Saved past states must not refer to more than the durable log contains.
         self.sync()?;
         // Only the active server knows everything that is in use, so only it may collect.
         if self.active_status() != ActiveStatus::Active {
@@ -384,13 +391,13 @@ impl FileSystem {
         }
         let now_ns = self.resources.clock.wall_ns();
         let roots = self.ledger.lock().roots(&*self.order, now_ns, window_ns)?;
-        // The heads noted must be durable before what they replace can go.
+        // The noted heads must be durable before blocks are removed that only older notes keep.
         self.sync()?;
         let short = self.near_limits()?;
         Ok(self.blocks().collect(self.id, &roots, &short, now_ns)?)
     }
 
-    /// The ledger, made again from the log if an append had failed.
+    /// The ledger. If an append has failed, the ledger is first made again from the log.
     fn current(&self) -> Result<MutexGuard<'_, Ledger>, RequestError> {
         let mut ledger = self.ledger.lock();
         if ledger.is_stale() {
@@ -400,7 +407,7 @@ impl FileSystem {
         Ok(ledger)
     }
 
-    /// Whether this server may speak for it.
+    /// Whether this server is the active one of the file system.
     pub(crate) fn active_status(&self) -> ActiveStatus {
         match *self.has_ended.borrow() {
             true => ActiveStatus::Lost,
@@ -414,9 +421,9 @@ impl FileSystem {
         self.settled.notify_waiters();
     }
 
-    /// Completes when it has ended here.
+    /// Completes when this process has stopped serving the file system.
     pub(crate) async fn ended(&self) {
-        // The sender is this file system's own.
+        // The sender lives as long as this file system, so the wait cannot fail.
         let _ = self.has_ended.subscribe().wait_for(|ended| *ended).await;
     }
 

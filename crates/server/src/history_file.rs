@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! history-FSID        header (32 bytes), then records: length u32, 16 bytes of digest, body (borsh)
-//! history-FSID.new    one being written anew, until it has its name
+//! history-FSID.new    a file that is being rewritten, until it gets its name
 //! ```
 //!
-//! Records are appended before a checkpoint forgets the ordering records that they follow from, before a collection frees
-//! what they give up, and when a state is given a name.
+//! Records are appended before a checkpoint replaces the ordering records that they follow from, before a
+//! collection removes blocks of states that they give up, and when a state is named.
 //!
 //! Invariants:
-//! - a record counts if it is whole and so are all before it: what a power loss left half written is cut off;
-//! - the file is written anew, under another name first, when most of it is about what is gone, and after anything in it
-//!   turned out not to count; so its length follows what is kept.
+//! - A record counts if it and all records before it are complete: an incomplete record that a power loss
+//!   left is cut off, with all after it.
+//! - The file is rewritten, under another name first, when most of it is about states that are gone, and
+//!   after a part of it was cut off. So its length is proportional to the states that remain.
 
 use crate::clock::Clock;
 use crate::error::OpenError;
@@ -26,33 +27,34 @@ const RECORDS_SYNCED: SyncSite = SyncSite("server: past states");
 const FILE_NAMED: SyncSite = SyncSite("server: file of past states named");
 const HEADER: [u8; 32] = *b"holdfast past states, form 1   \n";
 const FRAME_BYTES: usize = 20;
-/// Largest record.
+/// Largest record, in bytes.
 const RECORD_BYTES_MAX: usize = 64 << 20;
-/// A file below this is not worth writing anew.
+/// A shorter file is not worth rewriting.
 const SMALL_BYTES: u64 = 1 << 20;
-/// How the name of an unfinished file ends.
+/// The end of an unfinished file's name.
 pub(crate) const PARTIAL: &str = ".new";
 
-/// The policy and the clock that decide which past states are kept.
+/// The policy and the clock that decide which past states stay readable.
 #[derive(Clone)]
 pub(crate) struct HistoryRetention {
     pub(crate) retention: Retention,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// Why past states cannot be read or kept.
+/// Why past states cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HistoryError {
-    /// The medium failed, or is not reached now.
+    /// The medium failed, or cannot be reached now.
     #[error("its file of past states cannot be used: {0}")]
     Io(#[from] io::Error),
-    /// A newer program has written it.
+    /// A newer program has written the file.
     #[error("{0} is of a newer form: use the newer program")]
     NewerForm(String),
 }
 
 impl HistoryError {
-    /// As the reason why a file system cannot be opened: it may be another time, or is damaged.
+    /// The reason why a file system cannot be opened: the medium cannot be reached now, or the file is
+    /// damaged.
     pub(crate) fn open_error(self, file_system: Digest) -> OpenError {
         let why = self.to_string();
         match self {
@@ -68,7 +70,7 @@ impl HistoryError {
 pub(crate) struct HistoryFile {
     storage: Arc<dyn Storage>,
     name: String,
-    /// `None`: there is none yet, or it is to be written anew.
+    /// The file; `None` if it does not exist yet, or has to be rewritten.
     file: Option<Arc<dyn StorageFile>>,
     length: u64,
     /// The length of the file after it was last rewritten, in bytes.
@@ -76,14 +78,14 @@ pub(crate) struct HistoryFile {
 }
 
 impl HistoryFile {
-    /// That of a new file system: made when there is something to keep.
+    /// The file of a new file system. It is made when there is something to write.
     pub(crate) fn new(storage: &Arc<dyn Storage>, file_system: &Digest) -> HistoryFile {
         let name = format!("history-{file_system}");
         HistoryFile { storage: storage.clone(), name, file: None, length: 0, rewritten_length: 0 }
     }
 
-    /// Opens it and gives what counts to `take`, one record after the other: all of them together would take a multiple of
-    /// the file's length.
+    /// Opens the file and gives its records to `take`, one after the other: all of them together would take
+    /// several times the file's length in memory.
     ///
     /// # Errors
     /// [`HistoryError`]
@@ -121,15 +123,15 @@ impl HistoryFile {
         Ok(this)
     }
 
-    /// The next save writes everything, not what is new.
+    /// Has the next save write the whole file instead of only new records.
     pub(crate) fn rewrite_next(&mut self) {
         self.file = None;
     }
 
-    /// Makes an archive durable, where the log has `log_size` operations.
+    /// Makes an archive durable. The log has `log_size` operations.
     ///
     /// # Errors
-    /// The medium failed; the next save writes everything.
+    /// The medium failed. The next save writes the whole file.
     pub(crate) fn save(&mut self, archive: &mut Archive, log_size: u64) -> io::Result<()> {
         let fresh = archive.take_unsaved(log_size);
         let is_long = self.length > SMALL_BYTES && self.length > 2 * self.rewritten_length;
@@ -177,7 +179,8 @@ fn frame(record: &HistoryRecord) -> Vec<u8> {
     bytes
 }
 
-/// The record at `at` and its bytes with frame; `None` at the end, or where it is not whole.
+/// The record at `at`, and its length with the frame; `None` at the end, or if the record is incomplete or
+/// damaged.
 fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Option<(HistoryRecord, u64)>> {
     let mut head = [0; FRAME_BYTES];
     if file.read_at(at, &mut head)? < FRAME_BYTES {
@@ -201,8 +204,9 @@ fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Optio
 mod tests {
     use super::*;
 
-    /// Proves: where files are kept in an order that does not answer at the moment, past states that cannot be read are no damage,
-    /// after which a file system would not be served until the next start; what a medium answers is.
+    /// Proves: if the files are in an order that does not answer at the moment, unreadable past states do not
+    /// count as damage, after which the file system would not be served until the next start. An error of a
+    /// medium does.
     #[test]
     fn an_order_that_is_away_is_no_damage() {
         let error = |error: io::Error| HistoryError::from(error).open_error(Digest::ZERO);

@@ -1,10 +1,11 @@
 //! The server: drives the block store and the consistency machine for many file systems.
 //!
-//! [`Server`] is the process: data directory, sockets, background work. [`ServerCore`] is everything behind the
-//! sockets, blocking, with storage and clock as arguments, so that tests run it on a disk that loses power.
+//! [`Server`] is the process: data directory, sockets, background work. [`ServerCore`] is everything behind
+//! the sockets, blocking, with storage and clock as arguments, so that tests run it on a disk that loses
+//! power.
 //!
-//! Clients do not trust the server: they check every byte and every step of the order. The server checks its clients
-//! all the same, so that a malicious one cannot make an honest server look dishonest.
+//! Clients do not trust the server: they check every byte and every step of the order. The server checks its
+//! clients all the same, so that a malicious one cannot make an honest server look dishonest.
 #![forbid(unsafe_code)]
 
 mod backup;

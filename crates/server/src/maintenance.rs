@@ -1,4 +1,4 @@
-//! Work in the background: checkpoints of the order, garbage collection, scrubbing.
+//! Background work: checkpoints of the order and garbage collection; and scrubbing.
 
 use crate::block_store::{BlockStoreError, ScrubSummary, summary_of};
 use crate::file_system::FileSystem;
@@ -9,7 +9,7 @@ use holdfast_store::CollectReport;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs until it is aborted.
+/// Runs until the task is aborted.
 pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval: Option<Duration>) {
     let checkpoints = async {
         loop {
@@ -48,21 +48,21 @@ pub(crate) async fn run(core: Arc<ServerCore>, gc_window: Duration, gc_interval:
 }
 
 impl ServerCore {
-    /// Writes checkpoints of the order where enough has happened since the last; done in the background by
-    /// [`crate::Server`].
+    /// Writes checkpoints of those orders that have written enough records since the last. [`crate::Server`]
+    /// calls it in the background.
     pub fn checkpoint_if_due(&self) {
         let all = self.file_systems();
         all.iter().filter(|file_system| file_system.is_checkpoint_due()).for_each(|one| one.checkpoint());
     }
 
-    /// Checkpoints at an orderly end.
+    /// Writes checkpoints at a clean shutdown.
     pub(crate) fn final_checkpoints(&self) {
         let all = self.file_systems();
         all.iter().filter(|file_system| file_system.has_uncheckpointed()).for_each(|one| one.checkpoint());
     }
 
-    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
-    /// stored within the store's own window. [`crate::Server`] calls it in the background.
+    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that
+    /// were not stored within the store's own window. [`crate::Server`] calls it in the background.
     pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, ServerError>)> {
         let window_ns = i64::try_from(window.as_nanos()).unwrap_or(i64::MAX);
         let collect_one = |file_system: Arc<FileSystem>| {
@@ -70,8 +70,8 @@ impl ServerCore {
             (file_system.id, result.map_err(|refused| refused.into_error()))
         };
         let collected = self.file_systems().into_iter().map(collect_one).collect();
-        // With the blocks elsewhere, the collection of blocks does not free the records of the order that checkpoints have
-        // replaced.
+        // If the blocks are elsewhere, their collection does not free the records of the order that
+        // checkpoints have replaced.
         let resources = &self.resources;
         if resources.has_separate_blocks
             && let Err(error) = resources.store.compact(resources.clock.wall_ns())

@@ -1,13 +1,14 @@
-//! The marks that a conversion leaves where the order was (`convert`), and by which no server starts there.
+//! The marks that a conversion leaves where the order was (`convert`). No server starts on such a data
+//! directory.
 
 use crate::error::OpenError;
 use holdfast_etcd::Access;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// In the new directory until all is there.
+/// Name of the mark in the new directory until everything is there.
 pub(crate) const CONVERTING: &str = "converting";
-/// In the old one from then on.
+/// Name of the mark in the old directory from then on.
 pub(crate) const CONVERTED: &str = "converted";
 
 pub(crate) fn converted(data: &Path) -> std::io::Result<Option<String>> {
@@ -29,7 +30,7 @@ pub(crate) fn refusal(data: &Path, text: &str) -> String {
     )
 }
 
-/// Whether a server may start on a data directory, as far as conversions go.
+/// Checks that a server may start on a data directory, as far as conversions are concerned.
 pub(crate) fn check_served(data: &Path) -> Result<(), OpenError> {
     let mark = data.join(CONVERTED);
     let text = converted(data).map_err(|error| OpenError::io("reading", &mark, error))?;
@@ -46,7 +47,7 @@ pub(crate) fn check_served(data: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Why no server starts where a mark is.
+/// The message for a server that finds such a mark in etcd.
 pub(crate) fn moved_from(access: &Access, mark: &str) -> String {
     let mut lines = mark.lines();
     let (new, machine) =

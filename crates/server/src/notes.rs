@@ -1,6 +1,6 @@
-//! What is noted of locks and leases that may be held: both are in memory only, but after a crash whoever relied on them
-//! must be waited for. Without servers that stand by there are two files in the data directory, and else texts with the
-//! order, in the same form.
+//! Notes about locks and leases that may be held. Both are in memory only, but after a crash the server must
+//! wait for clients that rely on them. A single server writes two files in its data directory. Servers that
+//! share orders in etcd store texts in the same form with the order.
 
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A file that is there while locks may be held: locks are in memory only, but that there were some must be known
-/// after a crash.
+/// A file that exists while locks may be held. Locks are in memory only, but after a crash the server must
+/// know that there were some.
 pub(crate) struct LocksNote {
     path: Option<PathBuf>,
     is_set: Mutex<bool>,
@@ -39,7 +39,7 @@ impl LocksNote {
         Ok(())
     }
 
-    /// Removes the note: the server shuts down cleanly and no lock is held.
+    /// Removes the note. Called at a clean shutdown, if no lock is held.
     pub(crate) fn clear(&self) {
         let mut is_set = self.is_set.lock();
         let removed = self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok());
@@ -53,7 +53,7 @@ pub(crate) struct NotedSession {
     file_system: Digest,
     device: u32,
     run: u128,
-    /// Some of it exclusively; the file says "delegation".
+    /// Whether it may hold some exclusively. The file calls that "delegation".
     pub(crate) exclusively: bool,
 }
 
@@ -63,7 +63,8 @@ impl NotedSession {
         NotedSession { file_system, device: session.device.0, run: session.run, exclusively }
     }
 
-    /// Whether what is noted says so already: a session that may hold something exclusively may hold it otherwise too.
+    /// Whether the notes cover this session already. A session noted as holding leases exclusively may hold
+    /// others too.
     pub(crate) fn is_in(self, noted: &BTreeSet<NotedSession>) -> bool {
         noted.contains(&self) || noted.contains(&NotedSession { exclusively: true, ..self })
     }
@@ -94,12 +95,13 @@ impl NotedSession {
 /// The first line of the note.
 const HEADING: &str = "holdfast leases 1";
 
-/// A file that says which sessions may hold leases: leases are in memory only, but after a crash changes must wait for
-/// sessions that relied on them.
+/// A file that lists the sessions that may hold leases. Leases are in memory only, but after a crash changes
+/// must wait for sessions that rely on them.
 pub(crate) struct LeasesNote {
     path: Option<PathBuf>,
     term_ms: u64,
-    /// How long what was held before the start may be held, and by whom.
+    /// For how many milliseconds leases from before the start may be held, and by which sessions. An error if
+    /// the note cannot be read.
     inherited: Result<(u64, Vec<NotedSession>), ()>,
     noted: Mutex<BTreeSet<NotedSession>>,
 }
@@ -121,7 +123,8 @@ impl LeasesNote {
         LeasesNote { path, term_ms, inherited, noted: Mutex::default() }
     }
 
-    /// Who may hold leases of a file system from before the start, and for how long.
+    /// The sessions that may hold leases of a file system from before the start, and for how many
+    /// milliseconds.
     pub fn inherited(&self, file_system: Digest) -> (u64, Vec<NotedSession>) {
         match &self.inherited {
             Ok((term_ms, sessions)) => (
@@ -132,8 +135,8 @@ impl LeasesNote {
         }
     }
 
-    /// Notes a session durably, before the reply with its first lease leaves. `present` are those of all file systems that
-    /// hold leases now.
+    /// Notes a session durably, before the reply with its first lease leaves. `present` returns the sessions
+    /// of all file systems that hold leases now.
     pub fn note(
         &self,
         session: NotedSession,
@@ -149,15 +152,15 @@ impl LeasesNote {
         Ok(())
     }
 
-    /// Notes durably that any lease of a file system may be held, by unknown sessions: its server was lost. `present` are
-    /// those of all file systems that hold leases now.
+    /// Notes durably that unknown sessions may hold any lease of a file system, because its server was lost.
+    /// `present` are the sessions of all file systems that hold leases now.
     pub fn note_unknown(&self, file_system: Digest, present: Vec<NotedSession>) -> std::io::Result<()> {
         let mut sessions = BTreeSet::from_iter(present);
         sessions.insert(nobody(file_system));
         self.write(&sessions)
     }
 
-    /// Removes the note: no lease is held.
+    /// Removes the note, because no lease is held.
     pub fn clear(&self) {
         let mut noted = self.noted.lock();
         if self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok()) {
@@ -167,7 +170,7 @@ impl LeasesNote {
 
     fn write(&self, sessions: &BTreeSet<NotedSession>) -> std::io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        // What was granted before this start, for another term perhaps, may still be held.
+        // Leases that were granted before this start, perhaps for a longer term, may still be held.
         let former = self.inherited.as_ref().map_or(TERM_MS, |(term_ms, _)| *term_ms);
         let term_ms = self.term_ms.max(former);
         let text = note_of(term_ms, sessions);
@@ -175,8 +178,8 @@ impl LeasesNote {
     }
 }
 
-/// The noted sessions with one more. A session that once held something exclusively stays noted so, as it may again:
-/// exclusive leases change hands many times a second, and each note costs a sync.
+/// The noted sessions and one more. A session that once held something exclusively stays noted so, because it
+/// may again: exclusive leases change hands many times a second, and each note costs a sync.
 pub(crate) fn with_noted(
     present: impl IntoIterator<Item = NotedSession>,
     more: NotedSession,
@@ -192,7 +195,7 @@ pub(crate) fn with_noted(
     sessions
 }
 
-/// An unknown session: of a device id that no device has.
+/// Stands for unknown sessions: its device id belongs to no device.
 fn nobody(file_system: Digest) -> NotedSession {
     NotedSession { file_system, device: u32::MAX, run: 0, exclusively: true }
 }
@@ -203,8 +206,8 @@ pub(crate) fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String
     text
 }
 
-/// The part of a data directory's note about one file system, in the form that is stored with its order. A note that
-/// cannot be read is passed on unreadable.
+/// The part of a data directory's note that is about one file system, in the form that is stored with its
+/// order. A note that cannot be read is passed on unchanged.
 #[cfg(feature = "convert")]
 pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
     let Some((term_ms, sessions)) = parse(note) else { return note.to_owned() };
@@ -213,8 +216,8 @@ pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
     if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
-/// The note of a data directory from the notes stored with orders. If one of them cannot be read, the result cannot be
-/// either.
+/// A data directory's note made from the notes stored with orders. If one of them cannot be read, the result
+/// cannot be either.
 #[cfg(feature = "convert")]
 pub(crate) fn notes_together(notes: &[String]) -> String {
     let (mut term_ms, mut sessions) = (0, BTreeSet::new());
@@ -226,8 +229,8 @@ pub(crate) fn notes_together(notes: &[String]) -> String {
     if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
-/// Which sessions may hold leases according to the note stored with the order, and for how long. If the note cannot be
-/// read, every lease may be held.
+/// The sessions that may hold leases according to the note stored with the order, and for how many
+/// milliseconds. If the note cannot be read, unknown sessions may hold every lease.
 pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<NotedSession>) {
     match note {
         None | Some("") => (0, Vec::new()),

@@ -1,10 +1,10 @@
-//! Unpacks and makes parcels for clients, and walks two trees to find the blocks that the older one lacks.
+//! Unpacks and packs parcels for clients, and compares two trees to find the blocks that the older one lacks.
 //!
 //! Invariants:
-//! - a parcel copies only from blocks of the file system it is given to or asked for, so it reveals nothing else;
-//! - what is unpacked has been hashed here, and is stored like any other block;
-//! - before a base is read or a buffer made, the request has been weighed ([`weight`]), so that all of them together
-//!   stay within a budget.
+//! - A parcel copies only from blocks of the file system that it belongs to, so it reveals nothing of others.
+//! - Unpacked blocks have been hashed here, and are stored like any other block.
+//! - A request is weighed ([`weight`]) before a base is read or a buffer allocated, so that all requests
+//!   together stay within a memory budget.
 
 use crate::block_store::{BlockStore, sound, stored_bytes};
 use crate::blocks::check_count;
@@ -20,34 +20,35 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// Most bytes of a parcel in an answer; the rest of a message is for what else is in it.
+/// Most bytes of a parcel in a reply. The rest of the message is for its other fields.
 const ANSWER_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (256 << 10);
-/// Most bytes of bases of a parcel made here.
+/// Most bytes of bases of a parcel that the server packs.
 const PREFIX_BYTES_MAX: usize = 16 << 20;
 /// Most parcels in one request.
 const PARCELS_MAX: usize = 64;
-/// Most blocks looked at on each side of a walk.
+/// Most blocks visited in each of the two trees of a walk.
 const WALK_MAX: usize = 1 << 14;
-/// Highest level that is made when others are being made already: what clients on most slow links ask for. Level 1
-/// finds clearly less of what a delta could save.
+/// Highest compression level while the limit of parcels at higher levels is reached. Clients on most slow
+/// links ask for this level. Level 1 finds clearly fewer of the bytes that a delta could save.
 const LEVEL_LOW: i32 = 3;
-/// Blocks of data that come along with a tree, however little it has in common with what the client has.
+/// Most new blocks of data that come along with a tree even if it has little in common with what the client
+/// has.
 const UNRELATED_MAX: usize = 4;
 /// Most blocks whose references one call to the block store reads.
 const REFERENCES_AT_ONCE: usize = 512;
-/// Bytes of blocks loaded at once where several are.
+/// How many bytes of blocks one call to the block store loads ahead.
 const AHEAD_BYTES: usize = 1 << 20;
-/// Parcels made at once for one connection, and opened.
+/// Most requests of one connection that pack or unpack parcels at the same time.
 pub(crate) const AT_ONCE: usize = 2;
 
 /// What parcels may cost a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParcelSettings {
-    /// Highest level of zstd at which it packs.
+    /// Highest zstd level at which the server packs.
     pub level_max: u8,
-    /// How many it packs at once at more than level 3.
+    /// How many parcels the server packs at the same time at levels above 3.
     pub at_once: usize,
-    /// Bytes that all being opened and made take together; others wait.
+    /// Memory, in bytes, for all requests with parcels together. Requests beyond that wait.
     pub memory_bytes: usize,
 }
 
@@ -58,11 +59,11 @@ impl Default for ParcelSettings {
     }
 }
 
-/// What parcels cost at the moment.
+/// The parcel settings, with what requests use of them at the moment.
 pub(crate) struct ParcelLimits {
     settings: ParcelSettings,
     packing: Semaphore,
-    /// The budget of memory of all requests with parcels, one permit a KiB.
+    /// The memory budget of all requests with parcels; one permit is one KiB.
     memory: Arc<Semaphore>,
 }
 
@@ -72,7 +73,8 @@ impl ParcelLimits {
         ParcelLimits { settings, packing: Semaphore::new(settings.at_once), memory }
     }
 
-    /// Waits until there is memory for a request. One that takes more than there is at all gets all of it.
+    /// Waits until there is memory for a request. A request that needs more than the whole budget gets the
+    /// whole budget.
     pub(crate) async fn memory_for(&self, weight: u32) -> OwnedSemaphorePermit {
         let weight = weight.min((self.settings.memory_bytes / 1024) as u32);
         self.memory.clone().acquire_many_owned(weight).await.expect("it is never closed")
@@ -95,7 +97,7 @@ impl ParcelLimits {
 pub(crate) enum Unpacked {
     /// The blocks, each hashed and checked against its address.
     Blocks(Vec<(Digest, StoredBlock)>),
-    /// Nothing was taken: these bases are not here.
+    /// Nothing was unpacked, because the server does not have these bases.
     BasesMissing(Vec<Digest>),
 }
 
@@ -103,8 +105,8 @@ fn bad(error: ParcelError) -> RequestError {
     holdfast_protocol::message::ServerError::Invalid(error.to_string()).into()
 }
 
-/// The memory that a request needs while it is carried out, beyond its own bytes, in KiB (an estimate); 0 for a request
-/// without parcels.
+/// The memory that a request needs while it is carried out, beyond its own bytes: an estimate in KiB. It is 0
+/// for a request without parcels.
 pub(crate) fn weight(request: &Request) -> u32 {
     let block = BODY_BYTES_MAX as usize;
     let opening = |parcels: &[Parcel]| {
@@ -147,7 +149,7 @@ pub(crate) fn unpack(
         return refuse(format!("{plain} bytes of blocks in parcels; at most {plain_bytes_max}"));
     }
     let all: Vec<Base> = parcels.iter().flat_map(|parcel| parcel.bases.iter().cloned()).collect();
-    // Of all parcels together, so that one message cannot have many nodes looked up.
+    // The check covers all parcels together, so that one message cannot make the server look up many nodes.
     Base::check(&all).map_err(bad)?;
     for parcel in &parcels {
         parcel.check().map_err(bad)?;
@@ -165,7 +167,7 @@ pub(crate) fn unpack(
         return Ok(Unpacked::BasesMissing(missing));
     }
     let mut unpacked = Vec::new();
-    // Over all parcels: one small message must not have the same bases read many times.
+    // This counts over all parcels: a small message must not make the server read the same bases many times.
     let mut prefix_bytes = 0;
     let mut rest = bases.as_slice();
     for parcel in parcels {
@@ -174,7 +176,7 @@ pub(crate) fn unpack(
         rest = others;
         let mut ahead = ReadAhead::new(store, file_system, own.iter().copied());
         while let Some((base, found)) = ahead.next()? {
-            // One that is found damaged, or gone since, is missing after all.
+            // A base that turns out damaged, or was removed since the check above, counts as missing.
             let Some((block, _)) = found else {
                 return Ok(Unpacked::BasesMissing(vec![base]));
             };
@@ -194,7 +196,7 @@ pub(crate) fn unpack(
     Ok(Unpacked::Blocks(unpacked))
 }
 
-/// What a block refers to; `None` if it is not here, or damaged.
+/// The references of a block; `None` if the block is not here, or is damaged.
 fn references(
     store: &dyn BlockStore,
     file_system: Digest,
@@ -203,10 +205,11 @@ fn references(
     Ok(store.references(file_system, &[*address])?.pop().flatten())
 }
 
-/// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
+/// A block, unpacked and checked, with its size in the store in bytes; `None` if it is not here, or is
+/// damaged.
 type UnpackedBlock = Option<(Block, usize)>;
 
-/// Blocks in an order. Loads several at once where each question takes a while.
+/// Loads blocks in a given sequence, several with one call if the block store advises that.
 struct ReadAhead<'a, I: Iterator<Item = Digest>> {
     store: &'a dyn BlockStore,
     file_system: Digest,
@@ -250,7 +253,7 @@ impl<'a, I: Iterator<Item = Digest>> ReadAhead<'a, I> {
     }
 }
 
-/// Gathers blocks for the parcel of an answer, the most wanted first.
+/// Gathers blocks for the parcel of a reply. The most important ones are added first.
 struct ParcelBuilder {
     /// The blocks, each with its depth in the tree.
     blocks: Vec<(usize, Block)>,
@@ -265,7 +268,7 @@ impl ParcelBuilder {
         ParcelBuilder { blocks: Vec::new(), plain: 0, stored: 0, plain_max }
     }
 
-    /// Whether the block was taken; the first always is.
+    /// Adds a block if it fits, and returns whether it did. The first block is always added.
     fn take(&mut self, depth: usize, (block, stored): (Block, usize)) -> bool {
         let plain = parcel_bytes(&block);
         let fits = self.blocks.len() < PARCEL_BLOCKS_MAX
@@ -280,8 +283,8 @@ impl ParcelBuilder {
         taken
     }
 
-    /// Packs what was taken, the deepest first; the last taken are left out until the parcel fits into a message.
-    /// Says how many are in it.
+    /// Packs the gathered blocks, the deepest first. If the parcel is too large for a message, it drops the
+    /// half that was added last, and tries again. Also returns how many blocks are in the parcel.
     fn pack(mut self, prefix: &Prefix, level: i32) -> Result<(Option<Parcel>, usize), RequestError> {
         while !self.blocks.is_empty() {
             let mut order: Vec<&(usize, Block)> = self.blocks.iter().collect();
@@ -297,7 +300,7 @@ impl ParcelBuilder {
     }
 }
 
-/// The bases that are here and fit, in the order given.
+/// A prefix of those bases that are here, in the given sequence, up to [`PREFIX_BYTES_MAX`].
 fn prefix_of<'a>(
     store: &dyn BlockStore,
     file_system: Digest,
@@ -390,11 +393,13 @@ pub(crate) fn retrieve_tree(
         return refuse(format!("{} trees to do without; at most {TREE_HAVE_MAX}", have.len()));
     }
     let (mut wanted, mut had) = (TreeWalk::new(&[root]), TreeWalk::new(have));
-    // Level by level on both sides, so that equal subtrees meet and are walked on neither.
+    // Both walks go down level by level, so that subtrees that are in both are found before either walk
+    // enters them.
     while wanted.step(store, file_system, &had.seen)? {
         had.step(store, file_system, &wanted.seen)?;
     }
-    // Once more with all that the other side has: a tree that has become lower meets equal subtrees too early.
+    // The wanted tree is walked again, now that everything on the other side is known. In the first walk, a
+    // tree that has become lower meets equal subtrees too early.
     wanted = TreeWalk::new(&[root]);
     while wanted.step(store, file_system, &had.seen)? {}
     let mut complete = !wanted.cut_off;
@@ -403,7 +408,7 @@ pub(crate) fn retrieve_tree(
         TreeData::Always => true,
         TreeData::IfRelated => {
             let new = wanted.without(&had).filter(|(_, address)| wanted.data.contains(address)).count();
-            // What both have is walked into by neither, so the blocks below count as well.
+            // Neither walk enters a subtree that is in both, so the references of its root are counted too.
             let mut common = 0;
             let both: Vec<Digest> = wanted.seen.intersection(&had.seen).copied().collect();
             for both in both.chunks(REFERENCES_AT_ONCE) {
@@ -436,7 +441,7 @@ pub(crate) fn retrieve_tree(
     if gathered.blocks.is_empty() {
         bases.clear();
     }
-    // In the order of the payload: what stays the same then lies at the same distance.
+    // The sequence of the payload: unchanged blocks then lie at the same distance from their bases.
     bases.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
     let prefix = prefix_of(store, file_system, bases.into_iter().map(|(_, address)| address))?;
     let names = Base::name(prefix.bases(), |address| had.place(address));
@@ -447,19 +452,20 @@ pub(crate) fn retrieve_tree(
     Ok(Response::Tree { parcel, complete: complete && packed == taken })
 }
 
-/// One side of the walk of two trees.
+/// The walk of one of two trees that are compared.
 struct TreeWalk {
-    /// Everything met, with its depth, in the order in which it was met.
+    /// Every block met, with its depth, in the sequence in which they were met.
     order: Vec<(usize, Digest)>,
     seen: HashSet<Digest>,
-    /// The parent through which each block was reached: its index in `order`, and which of its references it was.
+    /// The parent through which each block was reached: its index in `order`, and which of its references it
+    /// was.
     places: HashMap<Digest, (usize, u16)>,
-    /// What of it refers to nothing.
+    /// Blocks that refer to nothing.
     data: HashSet<Digest>,
-    /// Where in `order` the level to be walked next begins.
+    /// Index in `order` at which the next level to be walked begins.
     level: usize,
     depth: usize,
-    /// It was too large to be walked to its end.
+    /// Whether the tree was too large to be walked to its end.
     cut_off: bool,
 }
 
@@ -480,7 +486,7 @@ impl TreeWalk {
         side
     }
 
-    /// Notes a block that was reached; false if it was known already.
+    /// Notes a block that was reached. Returns false if it was met before.
     fn meet(&mut self, address: Digest) -> bool {
         let new = self.seen.insert(address);
         if new {
@@ -489,18 +495,19 @@ impl TreeWalk {
         new
     }
 
-    /// From which node something was met, and as which of its references.
+    /// Through which node a block was first met, and which of that node's references it was.
     fn place(&self, address: &Digest) -> Option<(Digest, u16)> {
         let (node, place) = self.places.get(address)?;
         Some((self.order[*node].1, *place))
     }
 
-    /// What this side has met and the other has not.
+    /// The blocks that this walk has met and the other has not.
     fn without<'a>(&'a self, other: &'a TreeWalk) -> impl Iterator<Item = &'a (usize, Digest)> {
         self.order.iter().filter(|(_, address)| !other.seen.contains(address))
     }
 
-    /// Walks one level further down, but not into what the other side has met too. Whether there was one.
+    /// Walks one level further down, except into blocks that the other walk has met too. Returns false when
+    /// there was no further level, or the tree is too large.
     fn step(
         &mut self,
         store: &dyn BlockStore,
@@ -525,7 +532,7 @@ impl TreeWalk {
         Ok(!level.is_empty())
     }
 
-    /// Meets what a node refers to; `false` once it is too much.
+    /// Notes the references of a node. Returns `false` when the tree is too large.
     fn enter(&mut self, place: usize, references: Vec<Digest>) -> bool {
         if references.is_empty() {
             self.data.insert(self.order[place].1);
@@ -558,8 +565,8 @@ mod tests {
         Parcel { bases: vec![Base::Block(Digest::ZERO); bases], plain_bytes, frame: Vec::new() }
     }
 
-    /// Proves: no request weighs more than the default budget, nor less than the memory it may take; and a request
-    /// without parcels weighs nothing.
+    /// Proves: no request weighs more than the default budget, nor less than the memory it may take; and a
+    /// request without parcels weighs nothing.
     #[test]
     fn every_request_fits_into_the_budget() {
         let budget = (ParcelSettings::default().memory_bytes / 1024) as u32;
@@ -587,8 +594,8 @@ mod tests {
         assert_eq!(weight(&Request::Ping) + weight(&Request::Store(vec![])), 0);
     }
 
-    /// Proves: requests wait for memory in turn, one that takes more than there is goes alone, and what ends gives its
-    /// part back.
+    /// Proves: requests wait for memory in turn; a request that needs more than the budget runs alone; and a
+    /// request that ends gives back its memory.
     #[tokio::test]
     async fn requests_wait_for_memory() {
         let limits = limits(1, 100 << 10);
@@ -603,7 +610,8 @@ mod tests {
         assert_eq!(third.num_permits(), 100);
     }
 
-    /// Proves: levels are within what the operator set, and only so many parcels are made at a high one at once.
+    /// Proves: levels stay within what the operator set, and only the set number of parcels is packed at a
+    /// high level at the same time.
     #[test]
     fn levels_are_bounded() {
         let limits = limits(2, 1 << 20);

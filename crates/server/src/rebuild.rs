@@ -1,6 +1,7 @@
-//! A data directory made again for a file system whose server was lost, from what its clients brought: blocks first, and
-//! when all of them are durable, the order that refers to them. What was brought has been checked by the caller; here
-//! it is only kept. A rebuild that breaks off has changed nothing but that some blocks are there already.
+//! Rebuilds the data directory of a file system whose server was lost, from what its clients bring: first the
+//! blocks, and when all of them are durable, the order that refers to them. The caller has checked
+//! everything; this module only stores it. A rebuild that is interrupted changes nothing, except that some
+//! blocks are stored already.
 
 use crate::block_store;
 use crate::config::ServerConfig;
@@ -26,7 +27,7 @@ pub enum RebuildError {
     /// The data directory cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is an order of this file system, and it is damaged.
+    /// The data directory has an order of this file system, and it is damaged.
     #[error("the order that is there of this file system is damaged: {0}; rebuild into another directory")]
     Damaged(String),
     /// The order is in etcd, not in the data directory.
@@ -58,18 +59,19 @@ impl From<RequestError> for RebuildError {
     }
 }
 
-/// What a data directory has of a file system.
+/// The state that a data directory has of a file system.
 #[derive(Clone, Debug)]
 pub struct FileSystemState {
     /// The public key of the file system's superuser.
     pub superuser: PublicKey,
-    /// The view it would show.
+    /// The view that a server would send.
     pub view: View,
-    /// The right edge of its log.
+    /// The right edge of the log of updates.
     pub frontier: Frontier,
     /// The list of server keys.
     pub server_keys: Signed<ServerKeys>,
-    /// The highest number of each device that was refused, while it is above its last.
+    /// For each device, the highest number of an operation that was refused for good, if it is above its last
+    /// operation.
     pub given_up: BTreeMap<DeviceId, u64>,
 }
 
@@ -80,11 +82,11 @@ pub struct RebuildTarget {
 }
 
 impl RebuildTarget {
-    /// Opens the data directory, which is made if it is not there, and the block server or bucket that it or the settings
-    /// name.
+    /// Opens the data directory, which is created if it does not exist, and the block server or bucket that
+    /// it or the settings name.
     ///
     /// # Errors
-    /// [`RebuildError`]; also where a server runs on it, or its order is in etcd, which may still have it.
+    /// [`RebuildError`]; also if a server runs on it, or its order is in etcd, where it may still exist.
     pub fn open(config: &ServerConfig, file_system: Digest) -> Result<RebuildTarget, RebuildError> {
         if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
             return Err(RebuildError::OrderElsewhere { data: config.data.clone(), place });
@@ -96,12 +98,12 @@ impl RebuildTarget {
         }
     }
 
-    /// The key of the server that will serve it.
+    /// The key of the server that will serve the file system.
     pub fn server_key(&self) -> PublicKey {
         self.core.server_key()
     }
 
-    /// What is there of the file system already, from an earlier rebuild or a backup.
+    /// The state that the directory already has of the file system, from an earlier rebuild or a backup.
     ///
     /// # Errors
     /// The storage failed.
@@ -119,7 +121,7 @@ impl RebuildTarget {
         }))
     }
 
-    /// Tells what nodes of the log of updates are there already.
+    /// Offers the nodes of the log of updates that the directory already has.
     ///
     /// # Errors
     /// The storage failed.
@@ -130,13 +132,14 @@ impl RebuildTarget {
         }
     }
 
-    /// A block that is there already; one that is damaged counts as absent.
+    /// A block that is stored already; `None` if it is absent or damaged.
     pub fn block(&self, address: Digest) -> Option<StoredBlock> {
         block_store::load_one(&*self.core.resources.blocks, self.file_system, address).ok().flatten()
     }
 
-    /// Keeps blocks whose addresses have been checked, durably with the next [`RebuildTarget::flush`]. They are charged to the
-    /// superuser: who stored them first is not known any more.
+    /// Stores blocks whose addresses have been checked. They are durable after the next
+    /// [`RebuildTarget::flush`]. They are charged to the superuser, because nobody knows any more who stored
+    /// them first.
     ///
     /// # Errors
     /// The storage failed, or is full.
@@ -144,7 +147,7 @@ impl RebuildTarget {
         Ok(self.core.resources.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
     }
 
-    /// Makes durable what was stored.
+    /// Makes all stored blocks durable.
     ///
     /// # Errors
     /// The storage failed.
@@ -152,7 +155,7 @@ impl RebuildTarget {
         Ok(self.core.resources.sync_stores()?)
     }
 
-    /// The last step: makes this the order of the file system, durably. The directory is ready for a server.
+    /// The last step: stores the order of the file system, durably. The directory is then ready for a server.
     ///
     /// # Errors
     /// The storage failed, or is full.

@@ -5,12 +5,12 @@ use holdfast_protocol::message::ServerError;
 use holdfast_protocol::sequencer::Refusal;
 use holdfast_store::StoreError;
 
-/// A request that is not carried out.
+/// Why a request is not carried out.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// The client hears this; the server goes on.
+    /// The client gets this error, and the server goes on.
     Client(ServerError),
-    /// The storage can promise nothing any more; the server must end.
+    /// The storage cannot make anything durable any more, so the server must end.
     Fatal(String),
 }
 

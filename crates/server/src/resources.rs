@@ -1,8 +1,8 @@
-//! What the file systems of a server have in common: stores, clock, key, settings and counters. A file system answers
-//! with these; the core, which owns the file systems, has the same ones.
+//! What the file systems of a server share: stores, clock, key, settings and counters. The core, which owns
+//! the file systems, uses the same.
 //!
-//! Invariant: after a failed sync nothing is acknowledged any more ([`Resources::failure`]): what is durable is unknown
-//! until the store is opened again.
+//! Invariant: after a failed sync nothing is acknowledged any more ([`Resources::failure`]): until the store
+//! is opened again, nobody can say what is durable.
 
 use crate::block_store::BlockStore;
 use crate::clock::Clock;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::trace_span;
 
-/// What all file systems of a server use.
+/// The stores, clock, key, settings and counters that all file systems of a server share.
 pub(crate) struct Resources {
-    /// The log in the data directory: orders, signed blocks, and, unless they are elsewhere, blocks.
+    /// The log in the data directory: orders, signed blocks, and blocks, unless these are elsewhere.
     pub(crate) store: LogStore,
     pub(crate) blocks: Arc<dyn BlockStore>,
-    /// Whether `blocks` is another log than `store`.
+    /// Whether `blocks` is in another log than `store`.
     pub(crate) has_separate_blocks: bool,
-    /// The files in which `store` is.
+    /// The files that contain `store`.
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) key: SigningKey,
     pub(crate) settings: CoreSettings,
@@ -37,7 +37,7 @@ pub(crate) struct Resources {
     pub(crate) locks_note: LocksNote,
     pub(crate) counters: Counters,
     pub(crate) parcels: ParcelLimits,
-    /// Becomes `Some` when nothing more can be acknowledged.
+    /// Becomes `Some`, with the reason, when nothing more can be acknowledged.
     pub(crate) failure: watch::Sender<Option<String>>,
 }
 
@@ -58,12 +58,12 @@ impl Resources {
         HistoryRetention { retention: self.settings.history.clone(), clock: self.clock.clone() }
     }
 
-    /// The order of a file system in the data directory.
+    /// The order of a file system whose order is in the data directory.
     pub(crate) fn embedded(&self, id: Digest) -> Arc<dyn Order> {
         Arc::new(Embedded { store: self.store.clone(), storage: self.storage.clone(), id })
     }
 
-    /// Stores blocks that came with an operation; they become durable with its record.
+    /// Stores blocks that came with an operation. They become durable together with the operation's record.
     pub(crate) fn store_attached(
         &self,
         file_system: Digest,
@@ -80,13 +80,13 @@ impl Resources {
         Ok(self.blocks.store(file_system, device, blocks, allowance.as_ref(), now_ns)?)
     }
 
-    /// Makes everything durable that was appended to an order, and before it the blocks that it names.
+    /// Makes durable everything that was appended to an order, and before it the blocks that it names.
     pub(crate) fn sync_order(&self, order: &dyn Order) -> Result<(), RequestError> {
         self.make_durable(|| order.commit())
     }
 
-    /// Makes everything durable that was appended to the data directory's log and the block store, but no order in
-    /// etcd.
+    /// Makes durable everything that was appended to the data directory's log and the block store. Does not
+    /// commit orders in etcd.
     pub(crate) fn sync_stores(&self) -> Result<(), RequestError> {
         self.make_durable(|| Ok(self.store.commit()?))
     }
@@ -97,14 +97,14 @@ impl Resources {
         }
         commit().map_err(|error| {
             if let OrderError::Store(error) = &error {
-                // Whether anything appended since the last sync is durable is unknown from here on.
+                // From here on, nobody can say whether records appended since the last sync are durable.
                 self.fail(error.to_string());
             }
             error.into()
         })
     }
 
-    /// Translates a failure into the client's error, and records one that ends the server.
+    /// Converts a refusal into the error for the client. A fatal one is recorded, and ends the server.
     pub(crate) fn note(&self, refused: RequestError) -> ServerError {
         if let RequestError::Fatal(why) = &refused {
             self.fail(why.clone());

@@ -1,12 +1,12 @@
-//! A data directory that was put back from a backup: until the superuser has said so, nothing of it is served but what
-//! that takes.
+//! File systems that were restored from a backup. Until its superuser declares the restore, a file system is
+//! served only as far as that takes.
 //!
 //! ```text
-//! DATA/restored   which file systems wait for the superuser's word, one id a line
+//! DATA/restored   the file systems that wait for their superuser's declaration, one id a line
 //! ```
 //!
-//! Attack answered: none. An honest server that shows an older state by mistake looks like one that lies, to everybody who
-//! remembers more; so it says nothing until its superuser has declared the restore.
+//! This answers no attack. An honest server that shows an older state by mistake looks like a lying one to
+//! every client that remembers more. So it waits until the superuser has declared the restore.
 
 use crate::error::OpenError;
 use holdfast_crypto::Digest;
@@ -23,7 +23,7 @@ pub(crate) struct UndeclaredRestores {
 }
 
 impl UndeclaredRestores {
-    /// What the file says, and all of `now` with it.
+    /// Reads the list of waiting file systems, and adds all of `now` to it.
     pub(crate) fn open(path: Option<PathBuf>, now: &[Digest]) -> Result<UndeclaredRestores, OpenError> {
         let mut ids: BTreeSet<Digest> = match path.as_deref().map(std::fs::read_to_string) {
             None => BTreeSet::new(),
@@ -48,7 +48,7 @@ impl UndeclaredRestores {
         Ok(awaiting)
     }
 
-    /// Whether a file system waits.
+    /// Whether a file system waits for its declaration.
     pub(crate) fn has(&self, id: &Digest) -> bool {
         self.ids.lock().contains(id)
     }
@@ -59,12 +59,13 @@ impl UndeclaredRestores {
         self.save()
     }
 
-    /// Removes a file system: its restore was declared.
+    /// Removes a file system whose restore was declared.
     pub(crate) fn declared(&self, id: &Digest) {
         if self.ids.lock().remove(id)
             && let Err(error) = self.save()
         {
-            // At worst the superuser declares once more after the next start, which changes nothing.
+            // At worst the superuser declares the restore once more after the next start, which changes
+            // nothing.
             tracing::warn!(%error, "it cannot be noted that a restore was declared");
         }
     }

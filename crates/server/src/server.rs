@@ -1,4 +1,4 @@
-//! The server as a process: data directory, listener, background work, orderly end.
+//! The server as a process: data directory, listener, background work, orderly shutdown.
 
 use crate::block_store::{
     self, BlockStore, BlocksLocation, BlocksOpenError, BucketSettings, LocalBlocks, RemoteBlocks,
@@ -31,13 +31,13 @@ use tokio::sync::mpsc;
 
 /// Smallest size of log files, in bytes.
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
-/// How long a server that ends waits for clients to give up their leases.
+/// How long a server that shuts down waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a server that starts waits for etcd.
 const STATE_PATIENCE: Duration = Duration::from_secs(20);
-/// How long an address that is in use may take to become free.
+/// How long to retry listening on an address that is in use.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
-/// Threads for work that blocks.
+/// Number of threads for requests that block.
 const BLOCKING_THREADS: usize = 64;
 
 /// An opened server: it owns its data directory and listens, but does not answer before [`Server::run`].
@@ -54,7 +54,7 @@ pub struct Server {
 enum PeerTransport {
     /// Over its own sockets.
     Sockets,
-    /// Over a front end in a process of its own, which ends when this is dropped.
+    /// Over a front end in a process of its own, which ends when this value is dropped.
     FrontEnd(mpsc::Receiver<VerifiedConnection>, FrontEndProcess),
 }
 
@@ -72,7 +72,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// The public key of the server with this data directory, both of which are made if they are not there.
+/// The public key of the server with this data directory. Makes the directory and the key if they do not
+/// exist.
 ///
 /// # Errors
 /// [`OpenError`]
@@ -80,7 +81,7 @@ pub fn server_key_in(data: &std::path::Path) -> Result<PublicKey, OpenError> {
     Ok(DataDirectory::open(data)?.server_key()?.public())
 }
 
-/// Opens the data directory alone, without listening.
+/// Opens the data directory alone, without listening. Refused if the order is elsewhere.
 pub(crate) fn open_host(
     config: &ServerConfig,
 ) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
@@ -90,7 +91,8 @@ pub(crate) fn open_host(
     open_host_on(config, &|storage| Arc::new(storage))
 }
 
-/// Makes the host one among several, if the order is to be, or was last time, where others find it.
+/// Makes the server one of several that share orders in etcd, if the configuration or the data directory
+/// names an etcd.
 fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> Result<(), OpenError> {
     let noted = data.order_elsewhere()?;
     let (access, login): (Access, _) = match (&config.state, noted) {
@@ -125,7 +127,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> R
     Ok(())
 }
 
-/// One server among those whose orders are in etcd, which may be away for a while.
+/// Joins the servers whose orders are in etcd. While etcd cannot be reached, tries again for `patience`.
 pub(crate) fn cluster_at(
     access: &Access,
     login: Option<&std::path::Path>,
@@ -154,7 +156,7 @@ fn open_host_on(
     Ok((Arc::new(core), data, key))
 }
 
-/// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
+/// Opens the data directory, and the blocks wherever they are. An order in etcd is not opened.
 pub(crate) fn open_bare(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
@@ -213,7 +215,7 @@ fn open_host_in(
     ServerCore::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)
 }
 
-/// The blocks of a server that does not have them in its own log.
+/// The block store of a server whose blocks are not in its own log; `None` if they are in it.
 fn separate_blocks(
     config: &ServerConfig,
     data: &DataDirectory,
@@ -248,15 +250,16 @@ fn separate_blocks(
     Ok(remote.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
 }
 
-/// Log files are reserved in full when they are begun. On a disk that is nearly full smaller ones let the server
-/// start, so that what is there can be read and garbage can go.
+/// The size of log files, given the free bytes of the disk. Log files are reserved in full when they are
+/// begun. On a disk that is nearly full, smaller ones let the server start, so that its contents can be read
+/// and garbage removed.
 pub(crate) fn segment_bytes(free: Option<u64>) -> u32 {
     let usual = StoreConfig::default().segment_bytes;
     free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
-/// A socket made by `bind`; where the address is in use, for a while again, as the front end of a server that was killed a
-/// moment ago may still be ending.
+/// Makes a socket by `bind`. If the address is in use, tries again for [`ADDRESS_PATIENCE`], because the
+/// front end of a server that was just killed may still be ending.
 pub(crate) fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
     let start = Instant::now();
     bind.retry(ConstantBuilder::new().with_delay(Duration::from_millis(20)).without_max_times())
@@ -264,7 +267,8 @@ pub(crate) fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result
         .call()
 }
 
-/// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.
+/// A UDP socket at the address and port of a listener. Clients can do without it, so a port that is taken is
+/// only logged.
 fn udp_on_same_port(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
     match listener.local_addr().and_then(|address| bound(|| std::net::UdpSocket::bind(address))) {
         Ok(udp) => Some(udp),
@@ -284,7 +288,8 @@ impl Server {
         Server::open_on(config, &|storage| Arc::new(storage))
     }
 
-    /// As [`Server::open`], with a layer over the store's storage that measures it or simulates another medium.
+    /// Like [`Server::open`], but with a layer over the store's storage that measures it or simulates another
+    /// medium.
     ///
     /// # Errors
     /// See [`Server::open`].
@@ -297,7 +302,7 @@ impl Server {
                 .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
                 .map_err(|error| OpenError::Listen { address: config.listen, error })
         };
-        // A first start that cannot listen leaves nothing behind.
+        // On a first start the server listens first: if that fails, no data directory is left behind.
         let early = (!config.data.exists()).then(listen).transpose()?;
         let (core, data, key) = open_host_on(&config, layer)?;
         let listener = early.map_or_else(listen, Ok)?;
@@ -320,8 +325,8 @@ impl Server {
         self.core.file_systems().iter().map(|file_system| file_system.id()).collect()
     }
 
-    /// Serves until `shutdown` completes; lets requests under way finish and writes checkpoints, so that the
-    /// next start is quick. Blocks.
+    /// Serves until `shutdown` completes. Then lets running requests finish and writes checkpoints, so that
+    /// the next start is quick. Blocks.
     ///
     /// # Errors
     /// [`RunError`]: the storage failed, or the system gives no reactor.
@@ -329,7 +334,8 @@ impl Server {
         self.run_behind(|driver| driver, shutdown)
     }
 
-    /// As [`Server::run`], with a service in front of the file systems' own that may change what peers see of it.
+    /// Like [`Server::run`], but with a service in front of the server's own that may change what peers see
+    /// of it.
     ///
     /// # Errors
     /// See [`Server::run`].
@@ -342,7 +348,7 @@ impl Server {
         self.run_over(service, PeerTransport::Sockets, shutdown)
     }
 
-    /// What [`Server::run_privsep`] starts: a sandboxed front end with this server's listeners.
+    /// The plan that [`Server::run_privsep`] needs: a sandboxed front end with this server's listeners.
     ///
     /// # Errors
     /// The system's error.
@@ -350,8 +356,8 @@ impl Server {
         Ok(privsep::plan(&self.listener, self.udp.as_ref(), self.key(), &self.config.limits)?)
     }
 
-    /// Serves as [`Server::run`] does, in two processes: this one, and a front end that faces the network and holds
-    /// nothing ([`crate::privsep`]). `started` is called once it is in its sandbox.
+    /// Like [`Server::run`], but in two processes: this one, and a front end that faces the network and has
+    /// no data or keys ([`crate::privsep`]). `started` is called once the front end is in its sandbox.
     ///
     /// # Errors
     /// [`RunError`]; also where sandboxes cannot be made.
@@ -429,7 +435,7 @@ impl Server {
             }
             PeerTransport::FrontEnd(introduced, privsep) => {
                 let served = serve_introduced(introduced, service, limits, ended).await;
-                // After the last answers, which it carries on.
+                // The front end has to carry the last replies, so it ends after them.
                 drop(privsep);
                 served
             }

@@ -1,16 +1,18 @@
-//! The server without its sockets: file systems, sessions' rights, and every request but waiting.
+//! The server without its sockets: file systems, the rights of sessions, and all requests except those that
+//! wait.
 //!
-//! Blocking and thread-safe; storage and clock are given, so that tests run it on a disk that loses power and
-//! under a clock of their own.
+//! It blocks and is thread-safe. Storage and clock are passed in, so that tests can run it on a disk that
+//! loses power and under a simulated clock.
 //!
 //! Invariants:
-//! - an answer leaves only after everything it speaks of is durable: blocks and ordering records go to one log
-//!   and one group commit, shared by all requests that wait at that moment; or, with the blocks on another machine, blocks
-//!   are durable there before a record that names them is appended here ([`crate::BlockStore`]);
-//! - after a failed sync nothing is acknowledged any more ([`ServerCore::failure`]): what is durable is unknown until
-//!   the store is opened again;
-//! - a request acts in the name of the device that the membership in force gives the session's key, and of no
-//!   other.
+//! - A reply leaves only after everything it speaks of is durable. Usually blocks and ordering records go to
+//!   one log, and one group commit serves all requests that wait at that moment. If the blocks are on another
+//!   machine, blocks are durable there before a record that names them is appended here
+//!   ([`crate::BlockStore`]).
+//! - After a failed sync nothing is acknowledged any more ([`ServerCore::failure`]): until the store is
+//!   opened again, nobody can say what is durable.
+//! - A request acts in the name of the device that the membership in force gives the session's key, and of no
+//!   other device.
 
 mod member;
 
@@ -57,11 +59,12 @@ pub type AllowedSuperusers = Box<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 
 /// A server without its sockets: it owns the file systems, and answers decoded requests.
 pub struct ServerCore {
-    /// What the file systems have in common.
+    /// What the file systems share.
     pub(crate) resources: Arc<Resources>,
     allowed: AllowedSuperusers,
     pub(crate) file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
-    /// File systems whose order is damaged, and how: serving them would roll them back.
+    /// File systems that are not served because their order is damaged, with the reason: serving them would
+    /// roll them back.
     pub(crate) damaged: RwLock<BTreeMap<Digest, UnservedReason>>,
     /// The servers that share the order, if it is in etcd.
     pub(crate) cluster: Option<Arc<Cluster>>,
@@ -71,7 +74,8 @@ pub struct ServerCore {
     pub(crate) awaiting: UndeclaredRestores,
 }
 
-/// The peer whose request is served: what the transport proved of it, and the file system that its greeting named.
+/// The peer whose request is served: what the transport proved of it, and the file system that its greeting
+/// named.
 #[derive(Clone)]
 pub struct Caller {
     /// The key the peer holds.
@@ -80,8 +84,8 @@ pub struct Caller {
     pub local: bool,
     /// The file system of the session.
     pub file_system: Option<Arc<FileSystem>>,
-    /// Answers with blocks end once they are this large: about as much as the caller's link carries in a second
-    /// or two, so that a link that breaks costs no more. The caller asks for the rest.
+    /// A reply with blocks ends once it is this large, in bytes: about as much as the caller's link carries
+    /// in a second or two, so that little is lost if the link breaks. The caller requests the rest again.
     pub answer_bytes: usize,
 }
 
@@ -89,9 +93,9 @@ pub struct Caller {
 pub struct GreetingReply {
     /// The response to send.
     pub answer: Response,
-    /// The file system of the session from now on.
+    /// The file system of the session from now on, if the greeting was accepted.
     pub file_system: Option<Arc<FileSystem>>,
-    /// Whether the limits on strangers may be lifted.
+    /// Whether the limits for strangers may be lifted for this session.
     pub admitted: bool,
 }
 
@@ -103,9 +107,9 @@ pub(crate) enum RequestOutcome {
     Waits {
         /// The request.
         request: Box<Request>,
-        /// For how long at most, in milliseconds.
+        /// Longest time to wait before the next attempt, in milliseconds.
         wait_ms: u64,
-        /// The claim to hold while the request waits.
+        /// The claim to hold while the request waits, if this attempt made one.
         claim: Option<Claim>,
     },
 }
@@ -125,7 +129,7 @@ impl ServerCore {
         ServerCore::open_over(storage, key, settings, allowed, clock, None)
     }
 
-    /// As [`ServerCore::open`], with blocks elsewhere than in `storage`.
+    /// Like [`ServerCore::open`], but with blocks in `blocks` if that is given, instead of in `storage`.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -165,11 +169,11 @@ impl ServerCore {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
                 }
-                // Its creation was cut off before it was acknowledged.
+                // The server stopped during its creation, before that was acknowledged.
                 Ok(None) => {
                     tracing::info!(file_system = %id, "ignoring a file system that was never created")
                 }
-                // The others need not suffer.
+                // One damaged file system is no reason not to serve the others.
                 Err(error) if error.is_of_one_file_system() => {
                     tracing::error!(file_system = %id, %error, "this file system is not served");
                     damaged.insert(id, UnservedReason::Damaged(error.to_string()));
@@ -197,7 +201,7 @@ impl ServerCore {
         })
     }
 
-    /// File systems that are not served because their order is damaged, and how.
+    /// File systems that are not served because their order is damaged, with the reason.
     pub fn damaged(&self) -> BTreeMap<Digest, UnservedReason> {
         self.damaged.read().clone()
     }
@@ -212,12 +216,12 @@ impl ServerCore {
         self.file_systems.read().values().cloned().collect()
     }
 
-    /// A file system that is served here.
+    /// A file system that this server serves.
     pub(crate) fn file_system(&self, id: &Digest) -> Option<Arc<FileSystem>> {
         self.file_systems.read().get(id).cloned()
     }
 
-    /// Becomes `Some` when the storage failed so that nothing more can be acknowledged.
+    /// Becomes `Some`, with the reason, when the storage has failed and nothing more can be acknowledged.
     pub fn failure(&self) -> watch::Receiver<Option<String>> {
         self.resources.failure.subscribe()
     }
@@ -259,7 +263,7 @@ impl ServerCore {
         }
     }
 
-    /// Answers any request but `Hello` and `FetchPending`.
+    /// Answers any request except `Hello` and `FetchPending`.
     pub fn handle(&self, caller: &Caller, request: Request) -> Response {
         self.resources.counters.requests.add(1);
         match self.answer(caller, request) {
@@ -282,8 +286,8 @@ impl ServerCore {
         }
     }
 
-    /// Called before a clean shutdown: recalls all leases and waits up to `patience` for their release, so that the
-    /// next start need not wait for their holders.
+    /// Called before a clean shutdown: recalls all leases and waits up to `patience` for their release, so
+    /// that the next start need not wait for their holders.
     pub(crate) async fn recall_leases(&self, patience: Duration) {
         let end = tokio::time::Instant::now() + patience;
         for file_system in self.file_systems() {
@@ -307,8 +311,8 @@ impl ServerCore {
         }
     }
 
-    /// Answers a request, unless leases of others forbid an operation, which then claims what it changes unless it
-    /// `has_claim`.
+    /// Answers a request, unless it is an operation that conflicts with other sessions' leases. Such an
+    /// operation claims what it changes, unless it `has_claim` from an earlier attempt.
     pub(crate) fn attempt(&self, caller: &Caller, request: Request, has_claim: bool) -> RequestOutcome {
         if let Request::Fast { certificate, lease, .. } | Request::Update { certificate, lease, .. } =
             &request
@@ -321,7 +325,7 @@ impl ServerCore {
         RequestOutcome::Answered(Box::new(self.handle(caller, request)))
     }
 
-    /// What a run of a client is to give up; `None`: nothing for now.
+    /// The reply to a client's run that must give up something; `None` if it has nothing to give up now.
     pub(crate) fn recall(
         &self,
         caller: &Caller,
@@ -338,8 +342,8 @@ impl ServerCore {
         }
     }
 
-    /// What others have done since a device's log had `log_size` leaves, durably: an answer to `AwaitRecall`; `None`: nothing that
-    /// it could go on from.
+    /// A reply to `AwaitRecall`: the operations of other devices since this device's log had `log_size`
+    /// leaves, made durable first. Returns `None` if there is nothing to push ([`FileSystem::push`]).
     pub(crate) fn push(&self, caller: &Caller, log_size: u64) -> Option<Response> {
         let push = || -> Result<Option<Difference>, RequestError> {
             let (file_system, device) = self.member(caller)?;
@@ -355,7 +359,8 @@ impl ServerCore {
         }
     }
 
-    /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is pending.
+    /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is
+    /// pending.
     pub fn operation_status(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
         let answer = || -> Result<Option<Response>, RequestError> {
             let (file_system, _) = self.member(caller)?;
@@ -464,7 +469,7 @@ impl ServerCore {
         }
     }
 
-    /// Notes durably that a session holds leases, where that is noted in the data directory.
+    /// Notes durably that a session holds leases, in the note in the data directory.
     fn note_leases(
         &self,
         file_system: &FileSystem,
@@ -479,8 +484,8 @@ impl ServerCore {
         self.file_systems().iter().flat_map(|file_system| file_system.noted_sessions()).collect()
     }
 
-    /// Replaces the order of a file system, durably. The caller must not serve it from this `ServerCore` afterwards,
-    /// but open the data directory again.
+    /// Replaces the order of a file system, durably. Afterwards the caller must not serve the file system
+    /// from this `ServerCore`, but must open the data directory again.
     pub(crate) fn replace_order(
         &self,
         sequencer: &Sequencer,
@@ -491,7 +496,8 @@ impl ServerCore {
         let (resources, present) = (&self.resources, self.file_system(&id));
         FileSystem::replace(resources, present.as_deref(), sequencer, server_keys, nodes)?;
         resources.sync_stores()?;
-        // Before the first start on it, as after a crash: what was locked and leased is not known here.
+        // The notes are written before the first start with the new order. As after a crash, nobody knows
+        // which locks and leases clients hold.
         let noted = resources.locks_note.set();
         let noted = noted.and_then(|()| self.leases_note.note_unknown(id, self.noted_sessions()));
         noted.map_err(|error| ServerError::Storage(error.to_string()).into())

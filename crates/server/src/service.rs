@@ -1,4 +1,5 @@
-//! Between transport and host: what blocks runs on threads of its own, what waits waits without one.
+//! Connects the transport to the [`ServerCore`]: requests that block run on threads of their own, and
+//! requests that wait do so without occupying a thread.
 
 use crate::file_system::FileSystem;
 use crate::order::ActiveStatus as OrderStanding;
@@ -19,23 +20,26 @@ const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
 /// Longest wait of an `AwaitRecall`.
 const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
-/// How often a session that is at work is checked for changes by others to push; changes within one interval are pushed
-/// together.
+/// How often the server looks for changes to push to a session that is at work. Changes within one interval
+/// are pushed together.
 const PUSH_EVERY: Duration = Duration::from_millis(20);
-/// Nothing is pushed where answers of so many bytes take more than a second or two.
+/// Smallest advised reply size, in bytes, of a link that receives pushes. On a slower link, replies of this
+/// size take more than a second or two.
 const FAST_ANSWER_BYTES: usize = 4 << 20;
-/// How often a session that waits for recalls is checked for having begun to work, so that it receives pushes.
+/// How often the server looks whether a session that waits for recalls has begun to work, and so should
+/// receive pushes.
 const WORK_LOOK: Duration = Duration::from_secs(1);
 /// How often a request that waits for a lock checks whether the holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
-/// How long an answer waits until it is known that this server is still the active one.
+/// How long a reply waits for confirmation that this server is still the active one.
 const UNSURE_MAX: Duration = Duration::from_secs(20);
-/// How often that is looked at.
+/// How often a waiting reply checks for that confirmation.
 const UNSURE_LOOK: Duration = Duration::from_millis(10);
-/// Requests of one connection carried out at once; a member with many under way shares the threads.
+/// Most requests of one connection carried out at the same time: a member with many requests shares the
+/// threads with others.
 const AT_ONCE: usize = 16;
 
-/// Serves a host's file systems.
+/// Serves the file systems of one [`ServerCore`].
 pub struct Driver {
     pub(crate) core: Arc<ServerCore>,
 }
@@ -73,14 +77,15 @@ impl Service for Driver {
             }
             () = file_system.ended() => {}
         }
-        // Whether it was done is for the server to say that has the file system now: the client asks again there.
+        // Only the server that is active now can say whether the request was carried out: the client asks
+        // again there.
         session.end();
         std::future::pending().await
     }
 }
 
-/// Whether a reply may leave: this server has been the active one of the file system until now, or the reply contains
-/// nothing of it. Waits while that is not known.
+/// Whether a reply may leave: this server has been the active one of the file system until now, or the reply
+/// contains nothing of the file system. Waits up to [`UNSURE_MAX`] while that is uncertain.
 async fn may_leave(file_system: &FileSystem, answer: &Response) -> bool {
     let start = tokio::time::Instant::now();
     loop {
@@ -120,10 +125,11 @@ impl Driver {
                         self.operate(session, &caller, file_system, request).await
                     }
                     (request, _) => {
-                        // The permit goes along: a lost session does not free the thread it still occupies, and
-                        // the work is done to its end.
+                        // The permit goes to the thread: if the session is lost, the work is still done to
+                        // its end, and its thread counts as occupied until then.
                         let core = self.core.clone();
-                        // Before the permit, so that parcels that wait hold up nothing else of the session.
+                        // Taken before the permit, so that requests that wait for memory for parcels hold up
+                        // no other request of the session.
                         let room = self.room_for(session, &request).await;
                         let permit = session.state.at_once.clone().acquire_owned().await;
                         off_reactor(move || {
@@ -149,7 +155,7 @@ fn answer_bytes(session: &Session<SessionState>, request: &Request) -> usize {
 }
 
 impl Driver {
-    /// A turn and memory for the parcels of a request, if it has any.
+    /// A turn and the memory to carry out a request with parcels; `None` for a request without.
     async fn room_for(
         &self,
         session: &Session<SessionState>,
@@ -170,7 +176,7 @@ impl Driver {
         versions: (u16, u16),
         wanted: Option<holdfast_crypto::Digest>,
     ) -> Response {
-        // An address that only the front end claims does not count as local.
+        // The front end is not trusted: an address that only it claims does not count as local.
         let local = session.address_is_sure && session.address.ip().to_canonical().is_loopback();
         let (core, peer) = (self.core.clone(), session.peer);
         let greeted = off_reactor(move || core.greet(peer, local, versions, wanted)).await;
@@ -198,7 +204,7 @@ impl Driver {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let mut settled = std::pin::pin!(file_system.next_settled());
-            // From here on nothing is missed, also what settles before the wait begins.
+            // From here on no event is missed, even if an operation settles before the wait begins.
             settled.as_mut().enable();
             let (core, asking) = (self.core.clone(), caller.clone());
             if let Some(answer) = off_reactor(move || core.operation_status(&asking, device, number)).await {
@@ -210,8 +216,8 @@ impl Driver {
         }
     }
 
-    /// Carries out an operation once no lease conflicts with it. It waits without a thread, and for at most the rest of
-    /// a term, as the leases it waits for are not granted again meanwhile.
+    /// Carries out an operation once no lease conflicts with it. The operation waits without a thread, and at
+    /// most for the rest of a lease term, because the leases it waits for are not granted again meanwhile.
     async fn operate(
         &self,
         session: &Arc<Session<SessionState>>,
@@ -222,9 +228,10 @@ impl Driver {
         let mut claim = None;
         loop {
             let mut freed = std::pin::pin!(file_system.next_freed());
-            // From here on nothing is missed, also what is given up before the wait begins.
+            // From here on no event is missed, even if a lease is given up before the wait begins.
             freed.as_mut().enable();
-            // The permit goes along, as with any request, and so does the room for parcels, but not while it waits.
+            // The permit and the room for parcels go to the thread, as with any request. They are not held
+            // while the operation waits.
             let room = self.room_for(session, &request).await;
             let permit = session.state.at_once.clone().acquire_owned().await;
             let (core, asking, has_claim) = (self.core.clone(), caller.clone(), claim.is_some());
@@ -240,13 +247,13 @@ impl Driver {
                     wait_ms
                 }
             };
-            // A lease that runs out wakes nobody, so the wait has a limit.
+            // Nothing wakes this wait when a lease expires, so the wait has a limit.
             let _ = tokio::time::timeout(Duration::from_millis(wait_ms + 1), freed).await;
         }
     }
 
-    /// Waits until a run of a client is to give something up, others have done something that it wants to be shown, or the time
-    /// is up.
+    /// Waits until a client's run has to give up something, other devices have made changes to push to it, or
+    /// the time is up.
     async fn await_recall(
         &self,
         caller: &Caller,
@@ -260,7 +267,7 @@ impl Driver {
         let (device, mut settled) = (file_system.device(&caller.peer), None);
         loop {
             let mut recalled = std::pin::pin!(file_system.next_recall());
-            // From here on nothing is missed, also what is recalled before the wait begins.
+            // From here on no event is missed, even if something is recalled before the wait begins.
             recalled.as_mut().enable();
             if let Some(answer) = self.core.recall(
                 caller,
@@ -290,7 +297,7 @@ impl Driver {
         }
     }
 
-    /// Waits until nothing is in the way of a lock any more, or the time is up.
+    /// Waits until no other lock conflicts with the requested one, or the time is up.
     async fn await_lock(
         &self,
         caller: &Caller,
@@ -304,7 +311,7 @@ impl Driver {
         let _waiting = device.map(|device| LockWait { file_system, device, lock: &lock });
         loop {
             let mut changed = std::pin::pin!(file_system.next_lock_change());
-            // From here on nothing is missed, also what changes before the wait begins.
+            // From here on no event is missed, even if a lock changes before the wait begins.
             changed.as_mut().enable();
             let (core, asking, lock) = (self.core.clone(), caller.clone(), lock.clone());
             let answer =
@@ -314,7 +321,7 @@ impl Driver {
             if !is_held || now >= deadline {
                 return answer;
             }
-            // Checked regularly too: the expiry of a holder's lease wakes nobody.
+            // Nothing wakes this wait when a holder's lease expires, so it also checks regularly.
             let _ = tokio::time::timeout_at(deadline.min(now + LOCK_LOOK), changed).await;
         }
     }
@@ -328,7 +335,8 @@ struct RecallRequest {
     log_size: Option<u64>,
 }
 
-/// Ends a holder's wait for a lock, also when its connection is lost.
+/// Notes the end of a device's wait for a lock when it is dropped, which also happens when the connection is
+/// lost.
 struct LockWait<'a> {
     file_system: &'a FileSystem,
     device: DeviceId,
@@ -341,7 +349,8 @@ impl Drop for LockWait<'_> {
     }
 }
 
-/// Runs blocking work on a thread for it, in the caller's span; a panic there becomes one here, which ends the connection.
+/// Runs blocking work on a thread for such work, in the caller's tracing span. A panic there is raised again
+/// here, which ends the connection.
 async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let span = Span::current();
     match spawn_blocking(move || span.in_scope(work)).await {

@@ -1,9 +1,10 @@
-//! Which file systems this server is the active one of, where several servers share orders in etcd: it takes over file
-//! systems without an active server, stops serving those that another server has taken, and hands file systems over.
+//! Decides which file systems this server is the active one of, where several servers share orders in etcd.
+//! It takes over file systems without an active server, stops serving those that another server has taken,
+//! and hands file systems over.
 //!
-//! A server that takes over a file system starts with nothing in memory, as after a restart: it reads the order, and
-//! waits for sessions that may hold locks or leases. A server that gives one up discards its state in memory, and the
-//! clients look for the active server again.
+//! A server that takes over a file system starts with nothing in memory, as after a restart: it reads the
+//! order, and waits for sessions that may hold locks or leases. A server that gives one up discards its state
+//! in memory; the clients then look for the active server again.
 
 use crate::error::UnservedReason;
 use crate::file_system::{FileSystem, InheritedState};
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the servers of all file systems are read from etcd.
+/// How often the list of active servers is read from etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often the lease is renewed.
+/// How often this server's lease in etcd is renewed.
 const RENEW_EVERY: Duration = Duration::from_millis(600);
 /// When etcd has not answered for this long, clients that greet a file system get an error that says so.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
@@ -30,7 +31,7 @@ const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 /// Why a file system is not handed over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveError {
-    /// Operator: no other server has this one's order.
+    /// Operator: the order is in this server's data directory, so no other server can serve it.
     #[error("this server has the order in its own data directory: there is no other (docs/growing.md)")]
     Alone,
     /// Operator: no server runs at the address.
@@ -39,10 +40,10 @@ pub(crate) enum MoveError {
     /// Operator: the file system is served by another server, at this address.
     #[error("{0} has it: say it there")]
     Elsewhere(String),
-    /// No server has it.
+    /// No server is the active one of the file system.
     #[error("no server has it")]
     Nowhere,
-    /// What etcd says.
+    /// etcd cannot be reached, or refuses.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
 }
@@ -135,12 +136,12 @@ impl ServerCore {
         Response::Servers { others: others.take(SERVERS_TOLD_MAX).collect(), own: Some(own) }
     }
 
-    /// The order of a file system that is about to be created.
+    /// The order of a file system that is about to be created, of which this server becomes the active one.
     pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, RequestError> {
         let Some(cluster) = &self.cluster else { return Ok(self.resources.embedded(id)) };
         let Some(shard) = cluster.take(id)? else { return Err(ServerError::Elsewhere(None).into()) };
         cluster.held.lock().insert(id, shard.clone());
-        // A creation that was cut off leaves a list of server keys at most.
+        // An interrupted creation leaves one record at most: the list of server keys.
         let is_there = |(checkpoint, records): (Option<Vec<u8>>, Vec<Vec<u8>>)| {
             checkpoint.is_some() || records.len() > 1
         };
@@ -158,15 +159,15 @@ impl ServerCore {
         }
     }
 
-    /// Gives a file system back whose creation has failed.
+    /// Gives up a file system whose creation has failed.
     pub(crate) fn not_begun(&self, id: Digest) {
         if let Some(cluster) = &self.cluster {
             release(cluster, id);
         }
     }
 
-    /// Becomes active for file systems without an active server, stops serving those that another server has, and reads
-    /// again those whose state in memory is void.
+    /// Becomes the active server of file systems that have none, stops serving those that another server has
+    /// taken, and reads those again whose state in memory is not valid any more.
     pub(crate) fn tend(&self) -> Result<(), OrderError> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let held: Vec<Digest> = cluster.held.lock().keys().copied().collect();
@@ -199,7 +200,7 @@ impl ServerCore {
                         self.activate(cluster, *id, shard);
                     }
                     Ok(None) => {}
-                    // The others do not wait for it.
+                    // One damaged file system is no reason not to serve the others.
                     Err(OrderError::Damaged(why)) => {
                         tracing::error!(file_system = %id, why, "this file system is not served");
                         self.damaged.write().insert(*id, UnservedReason::Damaged(why));
@@ -268,12 +269,13 @@ impl ServerCore {
         }
     }
 
-    /// What may be held from before.
+    /// The locks and leases that clients may hold from before. Also stores the new lease epoch.
     fn before(&self, shard: &Shard) -> Result<InheritedState, OrderError> {
         let former: u64 = shard.text("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(0);
         let first_epoch = self.resources.clock.wall_ns().unsigned_abs().max(former + 1);
         match shard.put("epoch", &first_epoch.to_string()) {
-            // The file system can still be read; no lease or lock that needs a note is granted.
+            // If etcd is full, the file system can still be read; no lease or lock that needs a note is
+            // granted.
             Err(OrderError::Full(_)) | Ok(()) => {}
             Err(error) => return Err(error),
         }
@@ -284,7 +286,7 @@ impl ServerCore {
         })
     }
 
-    /// Hands a file system over to another server, by the operator's word.
+    /// Hands a file system over to another server, because the operator asked for it.
     pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), MoveError> {
         let cluster = self.cluster.as_ref().ok_or(MoveError::Alone)?;
         let state = cluster.look()?;
@@ -317,7 +319,8 @@ impl ServerCore {
         Ok(())
     }
 
-    /// The server has ended in order, and every checkpoint is written: others may take what it had.
+    /// Gives up all file systems, so that other servers may take them. Called at a clean shutdown, once every
+    /// checkpoint is written.
     pub(crate) fn leave(&self) {
         let Some(cluster) = &self.cluster else { return };
         for file_system in self.file_systems() {
@@ -327,7 +330,7 @@ impl ServerCore {
     }
 }
 
-/// Ends being active of a file system.
+/// Stops being the active server of a file system.
 fn release(cluster: &Cluster, id: Digest) {
     let Some(shard) = cluster.held.lock().remove(&id) else { return };
     shard.lose();

@@ -1,4 +1,4 @@
-//! What a server counts about itself.
+//! The counters of a server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;

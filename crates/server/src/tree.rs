@@ -1,14 +1,16 @@
-//! The nodes of a file system's log of updates, kept for consistency proofs; and those of its second tree, which
-//! witnesses know ([`crate::witnessing`]).
+//! The nodes of a file system's log of updates, stored for consistency proofs; and those of its second tree,
+//! in which witnesses co-sign heads ([`crate::witnessing`]).
 //!
-//! Nodes that are complete never change and have a fixed place: those that leaf `n` completes follow each other
-//! from slot `2n - popcount(n)` on, lowest first. So the file is an array, written only at checkpoints; what
-//! came after the last checkpoint is in memory and comes back by replaying the ordering records.
+//! Complete nodes never change and have a fixed place: the nodes that leaf `n` completes follow each other
+//! from slot `2n - popcount(n)` on, lowest first. So the file is an array, which is written only at
+//! checkpoints. Nodes completed after the last checkpoint are in memory, and are made again when the ordering
+//! records are replayed.
 //!
 //! Invariants:
-//! - a node is written and synced before the checkpoint that forgets the records it came from;
-//! - a proof leaves the server only if it leads to the present head: a damaged file must not make honest
-//!   clients believe that they were forked. Inner nodes are mended from the leaves below them.
+//! - A node is written and synced before the checkpoint that replaces the records it came from.
+//! - A proof leaves the server only if it leads to the present head: a damaged file must not make honest
+//!   clients believe that the server has forked. Damaged inner nodes are made again from the leaves below
+//!   them.
 
 use holdfast_crypto::Digest;
 use holdfast_log::{Storage, StorageFile, SyncSite};
@@ -21,10 +23,10 @@ use std::sync::Arc;
 const NODES_SYNCED: SyncSite = SyncSite("server: log-tree nodes before checkpoint");
 const FILE_CREATED: SyncSite = SyncSite("server: log-tree file created");
 const HEADER: [u8; 32] = *b"holdfast log-tree nodes, form 1\n";
-/// The header of a file made in a rebuild of a lost server: slots of nodes that no client knew are empty.
+/// The header of a file made in a rebuild of a lost server. Slots of nodes that no client had are empty.
 const HEADER_WITH_GAPS: [u8; 32] = *b"holdfast log-tree nodes, gaps 1\n";
 const SLOT_BYTES: u64 = 32;
-/// Bytes written at a time.
+/// How many bytes are written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Why nodes cannot be read.
@@ -70,21 +72,21 @@ pub(crate) struct Tree {
     file: Arc<dyn StorageFile>,
     /// Whether nodes may be lost for good.
     has_gaps: bool,
-    /// Leaves whose nodes are in the file.
+    /// Number of leaves whose nodes are in the file.
     stored: u64,
-    /// Nodes completed since.
+    /// Nodes completed since the file was last written.
     fresh: BTreeMap<(u8, u64), Digest>,
 }
 
-/// Slot of a complete node.
+/// The slot of a complete node.
 fn slot(level: u8, index: u64) -> u64 {
     let last_leaf = ((index + 1) << level) - 1;
     2 * last_leaf - u64::from(last_leaf.count_ones()) + u64::from(level)
 }
 
 impl Tree {
-    /// Opens the tree whose first `stored` leaves are in the file and whose later nodes are `fresh`; together
-    /// they must make `head`, which has these peaks.
+    /// Opens the tree whose first `stored` leaves are in the file and whose later nodes are `fresh`. Together
+    /// they must lead to `head`, whose peaks are `peaks`.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         file_system: &Digest,
@@ -96,7 +98,7 @@ impl Tree {
         Tree::open_named(storage, format!("tree-{file_system}"), UPDATES, stored, fresh, peaks, head)
     }
 
-    /// As [`Tree::open`], of any tree of this shape, in a file of this name.
+    /// Like [`Tree::open`], but for any tree of this shape, in a file with the given name.
     pub(crate) fn open_named(
         storage: &Arc<dyn Storage>,
         name: String,
@@ -115,7 +117,7 @@ impl Tree {
             Err(error) if error.kind() == io::ErrorKind::NotFound && stored == 0 => {
                 let file = storage.create(&name).map_err(failed("creating"))?;
                 file.write_at(0, &HEADER).map_err(failed("writing"))?;
-                // Its bytes are synced with the first nodes.
+                // The header itself is synced together with the first nodes.
                 storage.sync_dir(FILE_CREATED).map_err(failed("syncing the directory of"))?;
                 file
             }
@@ -124,7 +126,7 @@ impl Tree {
         let mut header = [0; 32];
         let read = file.read_at(0, &mut header).map_err(failed("reading"))?;
         if stored == 0 && read < header.len() {
-            // Created but never used.
+            // The file was created but never used.
             file.write_at(0, &HEADER).map_err(failed("writing"))?;
         } else if header != HEADER && header != HEADER_WITH_GAPS {
             return Err(TreeError::Form(name));
@@ -140,7 +142,8 @@ impl Tree {
         self.fresh.extend(nodes);
     }
 
-    /// Proof that the log with head `new` extends the one of `old` leaves; `None` if that is in its future.
+    /// Proof that the log with head `new` extends the log of `old` leaves; `None` if `old` is greater than
+    /// the size of `new`.
     pub(crate) fn prove(&self, old: u64, new: LogHead) -> Result<Option<Vec<Digest>>, TreeError> {
         if old > new.size {
             return Ok(None);
@@ -151,7 +154,7 @@ impl Tree {
         match self.checked_proof(old, new) {
             Ok(Some(proof)) => return Ok(Some(proof)),
             Ok(None) | Err(TreeError::Damaged { .. }) => {}
-            // (What is lost cannot be mended.)
+            // A lost node cannot be made again.
             Err(error) => return Err(error),
         }
         tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
@@ -179,7 +182,7 @@ impl Tree {
         Ok(proof.filter(|proof| self.hash.verify_consistency(old_head, new, proof)))
     }
 
-    /// The root of the tree of `size` leaves, from its own nodes: its leaves are all complete.
+    /// The root of the tree of `size` leaves, computed from complete nodes. All its leaves must be complete.
     pub(crate) fn head_at(&self, size: u64) -> Result<LogHead, TreeError> {
         Ok(Frontier::of(size, self.peaks_at(size)?).expect("one peak a bit").head_of(self.hash))
     }
@@ -195,8 +198,8 @@ impl Tree {
         Ok(peaks)
     }
 
-    /// A leaf, and proof that it is in the tree of `size` leaves, which the one with head `new` extends; `None` if it is
-    /// not there.
+    /// A leaf, and proof that it is in the tree of `size` leaves, which the tree with head `new` extends.
+    /// Returns `None` if there is no such leaf, or `size` is greater than that of `new`.
     pub(crate) fn include(
         &self,
         index: u64,
@@ -238,17 +241,17 @@ impl Tree {
         Ok(proof.map(|proof| (leaf, proof)))
     }
 
-    /// A leaf that is there.
+    /// A leaf. It must be complete.
     pub(crate) fn leaf(&self, index: u64) -> Result<Digest, TreeError> {
         self.node(0, index)
     }
 
-    /// Whether nodes may be lost for good, so that there may be no proof.
+    /// Whether nodes may be lost for good, so that some proofs cannot be made.
     pub(crate) fn has_gaps(&self) -> bool {
         self.has_gaps
     }
 
-    /// A node that is complete.
+    /// A node. It must be complete.
     pub(crate) fn node_at(&self, level: u8, index: u64) -> Result<Digest, TreeError> {
         self.node(level, index)
     }
@@ -273,7 +276,7 @@ impl Tree {
         }
     }
 
-    /// Why there is nothing in a node's slot: a leaf below it is lost, or the file is damaged.
+    /// Why a node's slot is empty: a leaf below it is lost, or the file is damaged.
     fn unknown(&self, level: u8, index: u64) -> TreeError {
         let lost = (index << level..(index + 1) << level).find(|leaf| self.slot_is_empty(*leaf));
         match lost {
@@ -288,7 +291,8 @@ impl Tree {
         self.file.read_at(at, &mut bytes).is_ok_and(|read| read == bytes.len() && bytes == Digest::ZERO.0)
     }
 
-    /// Writes and syncs the file of a log of `size` leaves of which some nodes are known; slots of others are left empty.
+    /// Writes and syncs the file of a log of `size` leaves of which only some nodes are known. Slots of the
+    /// others stay empty.
     pub(crate) fn rewrite(
         storage: &Arc<dyn Storage>,
         file_system: &Digest,
@@ -323,7 +327,8 @@ impl Tree {
         storage.sync_dir(FILE_CREATED).map_err(failed("syncing the directory of"))
     }
 
-    /// Writes and syncs what a checkpoint is about to forget.
+    /// Writes and syncs all nodes that are only in memory. Called before a checkpoint replaces the records
+    /// they came from.
     pub(crate) fn persist(&mut self) -> Result<(), TreeError> {
         if self.fresh.is_empty() {
             return Ok(());
@@ -335,7 +340,7 @@ impl Tree {
         let mut nodes: Vec<(u64, Digest)> =
             self.fresh.iter().map(|((level, index), node)| (slot(*level, *index), *node)).collect();
         nodes.sort_unstable_by_key(|(slot, _)| *slot);
-        // Slots of leaves in a row are without gaps, so this is one write.
+        // Slots of consecutive leaves are consecutive, so this is one write.
         let first = nodes[0].0;
         debug_assert!(nodes.iter().zip(first..).all(|((slot, _), expected)| *slot == expected));
         let bytes: Vec<u8> = nodes.iter().flat_map(|(_, node)| node.0).collect();
@@ -346,7 +351,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Leaves whose nodes are in the file.
+    /// Number of leaves whose nodes are in the file.
     pub(crate) fn stored(&self) -> u64 {
         self.stored
     }
@@ -374,9 +379,9 @@ impl Tree {
         }
     }
 
-    /// Makes inner nodes in the file again from the leaves, as far as these are known.
+    /// Makes inner nodes in the file again from the leaves, except above lost leaves.
     fn mend(&self) -> Result<(), TreeError> {
-        // Roots of the complete subtrees so far, largest first; none where a leaf below is lost.
+        // Roots of the complete subtrees so far, largest first; `None` where a leaf below is lost.
         let mut peaks: Vec<Option<Digest>> = Vec::new();
         for leaf in 0..self.stored {
             let mut root = match self.node(0, leaf) {
@@ -459,7 +464,8 @@ mod tests {
         (disk, storage, model, tree)
     }
 
-    /// Proves: slots of complete nodes are exactly 0, 1, 2 and so on in the order in which they are completed.
+    /// Proves: slots of complete nodes are exactly 0, 1, 2 and so on in the order in which they are
+    /// completed.
     #[test]
     fn slots_are_dense() {
         let mut frontier = Frontier::default();
@@ -469,8 +475,8 @@ mod tests {
         }
     }
 
-    /// Proves: proofs verify whether nodes are in memory, in the file, or both; and after a power loss the file
-    /// holds what a checkpoint relies on.
+    /// Proves: proofs verify whether nodes are in memory, in the file, or both; and after a power loss the
+    /// file holds what a checkpoint relies on.
     #[test]
     fn proofs_survive_persisting_and_power_loss() {
         let (disk, _, mut model, mut tree) = model();
@@ -488,8 +494,8 @@ mod tests {
         model.check(&tree);
     }
 
-    /// Proves: an altered inner node is mended from the leaves, an altered leaf or a lost file is refused: no
-    /// proof that an honest client would take for a fork ever leaves.
+    /// Proves: an altered inner node is made again from the leaves, and an altered leaf or a lost file is
+    /// refused. So no proof leaves that an honest client would take for a fork.
     #[test]
     fn damage_is_mended_or_refused() {
         let (disk, storage, mut model, mut tree) = model();
@@ -512,8 +518,9 @@ mod tests {
         disk.delete(&name);
         assert!(matches!(model.open(&storage, 37), Err(TreeError::Io { .. })));
     }
-    /// Proves: where a rebuilt log has gaps, every proof that does not need them is given and verifies, the others are
-    /// refused with the lost operation, and this stays so when the log grows, is opened again, and inner nodes are damaged.
+    /// Proves: where a rebuilt log has gaps, every proof that does not need a lost node verifies, and the
+    /// others are refused with the lost operation. This stays so when the log grows, is opened again, and
+    /// inner nodes are damaged.
     #[test]
     fn gaps_are_refused_and_nothing_else() {
         let (disk, storage, mut model, mut tree) = model();
@@ -527,7 +534,7 @@ mod tests {
             all.extend(frontier.append(Digest(bytes)));
         }
         let lost = 21;
-        // What lies above the lost leaf is known only where it is a peak.
+        // A node above the lost leaf is known only where it is a peak.
         let is_lost = |level: u8, index: u64| level < 5 && lost >> level == index;
         let known = |level, index| all.get(&(level, index)).copied().filter(|_| !is_lost(level, index));
         Tree::rewrite(&storage, &Digest::ZERO, 37, &known).unwrap();
@@ -561,7 +568,7 @@ mod tests {
         let tree = model.open(&disk.storage(), 67).unwrap();
         check(&model, &tree);
 
-        // Brought later, it is whole.
+        // After another rebuild with all nodes, the tree is whole.
         let whole = |level, index| all.get(&(level, index)).copied();
         let mut model = Model { heads: model.heads[..38].to_vec(), frontier };
         Tree::rewrite(&disk.storage(), &Digest::ZERO, 37, &whole).unwrap();

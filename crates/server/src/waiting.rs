@@ -1,15 +1,16 @@
-//! A host whose caller waits: what [`crate::Driver`] does on a reactor, done on the caller's own thread.
+//! A [`ServerCore`] whose caller waits: does on the caller's own thread what [`crate::Driver`] does
+//! asynchronously.
 //!
-//! For simulators, where the clock is theirs: whatever has to be waited for is looked at again after each `pause`, which
-//! sleeps, lets virtual time pass, or says that waiting is over.
+//! This is for simulators, which have a clock of their own. A condition to wait for is checked again after
+//! each call of `pause`, which sleeps, or lets virtual time pass, or says that the waiting is over.
 
 use crate::server_core::{Caller, RequestOutcome, ServerCore};
 use holdfast_protocol::message::{LockReply, Request, Response};
 
 impl ServerCore {
-    /// Answers any request but `Hello`. While the answer has to be waited for, `pause` is called between looks; once it
-    /// says `false`, the answer is what it is when the time is up, and an operation that still has to wait for leases of
-    /// others is refused as [`holdfast_protocol::message::ServerError::Busy`].
+    /// Answers any request except `Hello`. While the request has to wait, `pause` is called between checks.
+    /// Once it returns `false`, the reply is the same as when the time is up; an operation that still has to
+    /// wait for leases of other devices is refused as [`holdfast_protocol::message::ServerError::Busy`].
     pub fn handle_waiting(
         &self,
         caller: &Caller,

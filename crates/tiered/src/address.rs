@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// When what was stored is acknowledged.
+/// When stored data is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// When the local disk has it; the bucket has it later.
+    /// When the local disk has it; the bucket gets it later.
     #[default]
     Local,
     /// When the bucket has it too.
@@ -18,51 +18,52 @@ pub enum Durability {
 pub struct BucketAddress {
     /// Name of the bucket.
     pub bucket: String,
-    /// What the names of all objects begin with; ends with a slash.
+    /// The beginning of all objects' names; it ends with a slash.
     pub prefix: String,
-    /// Base of URLs, without a bucket; `None`: Amazon's of the region.
+    /// Base of URLs, without a bucket; `None`: Amazon's endpoint of the region.
     pub endpoint: Option<String>,
-    /// Region; `None`: the environment's, or us-east-1.
+    /// The region; `None`: that of the environment, or us-east-1.
     pub region: Option<String>,
-    /// Whether the bucket is in the path of URLs, and not in the host's name; `None`: where an endpoint is given.
+    /// Whether URLs have the bucket in the path instead of in the host's name; `None`: if an endpoint is
+    /// given.
     pub path_style: Option<bool>,
-    /// When what was stored is acknowledged.
+    /// When stored data is acknowledged.
     pub durability: Durability,
-    /// Bytes of the local disk for what waits and what was read; `None`: the usual.
+    /// Bytes of the local disk for unsent segments and for what was read; `None`: the default.
     pub cache_bytes: Option<u64>,
 }
 
-/// Where a bucket is over HTTP.
+/// The address of a bucket over HTTP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
     /// Scheme and host, with a port if one was given.
     pub base: String,
     /// The host, as requests name and sign it.
     pub host: String,
-    /// The bucket's part of paths: a slash and its name, or nothing where the host's name has it.
+    /// The beginning of paths: a slash and the bucket's name, or empty if the host's name has the bucket.
     pub path: String,
 }
 
-/// Text that is not a bucket's address.
+/// Text that is not the address of a bucket.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{text}' is not a bucket's address: {why}. {SHAPE}")]
 pub struct AddressError {
-    /// The text, without what follows an `@`.
+    /// The text; without its contents if it has an `@`.
     pub text: String,
-    /// Why the text is no address.
+    /// Why the text is not an address.
     pub why: String,
 }
 
 const SHAPE: &str = "It should read s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME";
 
 impl AddressError {
-    /// What is wrong, without the text, in which there may be a secret.
+    /// The reason, without the text, which may contain a secret.
     pub fn reason(&self) -> String {
         format!("it is not a bucket's address: {}. {SHAPE}", self.why)
     }
 }
 
-/// Least bytes of the local disk.
+/// Smallest allowed `cache`, in bytes.
 pub const CACHE_BYTES_MIN: u64 = 64 << 20;
 
 impl FromStr for BucketAddress {
@@ -155,7 +156,7 @@ impl FromStr for BucketAddress {
                     address.cache_bytes = Some(bytes);
                 }
                 other => {
-                    // What has another form may be a secret.
+                    // A word of another form may be a secret, so it is not repeated.
                     let is_word =
                         other.len() <= 16 && other.chars().all(|c| c.is_ascii_lowercase() || c == '_');
                     let what = if is_word { format!("'{other}'") } else { "a part of it".to_owned() };
@@ -203,7 +204,7 @@ impl BucketAddress {
         format!("s3://{}/{}", self.bucket, self.prefix.trim_end_matches('/'))
     }
 
-    /// Where its objects are over HTTP.
+    /// The address of its objects over HTTP.
     pub fn location(&self) -> Location {
         let region = self.signing_region();
         let endpoint = self.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
@@ -214,13 +215,14 @@ impl BucketAddress {
             false => (format!("{}.{host}", self.bucket), String::new()),
         };
         let base = format!("{scheme}://{host}");
-        // A usual port is in no `Host` header, so it must not be signed either.
+        // HTTP clients leave the default port out of the `Host` header, so it must not be signed either.
         let usual = if scheme == "https" { ":443" } else { ":80" };
         let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
         Location { base, host, path }
     }
 
-    /// Where everybody reads the objects that are public: no character of a prefix needs to be encoded.
+    /// The URL at which everybody can read the objects, if they are public. No character of a prefix needs to
+    /// be encoded.
     pub fn url(&self) -> String {
         let Location { base, path, .. } = self.location();
         format!("{base}{path}/{}", self.prefix)
@@ -264,7 +266,7 @@ fn bytes_of(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Proves: an address means what it says, and is written as it is read.
+    /// Proves: an address is parsed correctly, and formatted as it was.
     #[test]
     fn addresses_are_read() {
         let text =
@@ -279,7 +281,7 @@ mod tests {
         assert_eq!((encoded.prefix.as_str(), encoded.place().as_str()), ("p/", "s3://abc/p"));
     }
 
-    /// Proves: objects are where stores have them, with the bucket in the path or in the host's name.
+    /// Proves: URLs of objects are those of real stores, with the bucket in the path or in the host's name.
     #[test]
     fn objects_are_located() {
         let url = |text: &str| text.parse::<BucketAddress>().unwrap().url();
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(address.location().host, "h");
     }
 
-    /// Proves: what is no address is refused in words, and a secret in it is not repeated.
+    /// Proves: text that is not an address is refused with an explanation, which repeats no secret in it.
     #[test]
     fn other_text_is_refused() {
         for text in [

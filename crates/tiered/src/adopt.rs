@@ -1,8 +1,8 @@
-//! A new directory: a store is begun in an empty prefix, or the one that is there is taken over.
+//! Opens a new directory: begins a store in an empty prefix, or takes over the store that is there.
 //!
-//! A take-over covers what the newest manifest lists, and the parts of segments after it. Listings may lag, so nothing
-//! rests on them alone: the owner's note says which epochs there were, the newest head says which manifest counts, and
-//! later objects are requested by name. Objects that a listing does show must be there.
+//! A take-over covers what the newest manifest lists, and the parts of segments after it. Listings may lag,
+//! so nothing relies on them alone: the owner's note says which epochs there were, the newest head names the
+//! valid manifest, and later objects are requested by name. Objects that a listing does show must exist.
 
 use crate::adopt_tails;
 use crate::bucket::Bucket;
@@ -16,7 +16,7 @@ use holdfast_log::{Storage, SyncSite, segment_number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// There while a store is taken over.
+/// A file that exists while a store is taken over.
 pub(crate) const MARKER: &str = "objects-adopting";
 pub(crate) const ADOPTED: SyncSite = SyncSite("objects: taken over");
 /// Number of epochs before ours whose objects are requested by name.
@@ -26,7 +26,7 @@ const HEADS_TRIED: usize = 1000;
 /// Number of manifests, heads and segments after the last known one that are requested by name.
 pub(crate) const AHEAD: u64 = 3;
 
-/// The catalogue to begin with. It is not written yet.
+/// The catalogue that a new directory starts with. It is not written to a file yet.
 pub(crate) fn begin(
     local: &dyn Storage,
     bucket: &dyn Bucket,
@@ -43,8 +43,8 @@ pub(crate) fn begin(
                 owner = owner.description(),
                 "its store is taken over"
             );
-            // The note is written before the bucket is read: a server that still writes acknowledges nothing from here
-            // on.
+            // The note is written before the bucket is read: from here on, a server that still writes
+            // acknowledges nothing.
             let token = local.entropy().map_err(TieredError::io("drawing", "a token"))?;
             let (epoch, host) = (claim::newest_epoch(bucket, &owner)? + 1, settings.host.clone());
             let ours = Owner { epoch, token, host, since_s: now_s(), ..owner };
@@ -75,17 +75,17 @@ pub(crate) fn begin(
     }
 }
 
-/// Notes that what is in the directory does not count.
+/// Notes that the contents of the directory are not valid.
 fn mark(local: &dyn Storage) -> Result<(), TieredError> {
     let failed = TieredError::io("writing", MARKER);
     let made = local.create(MARKER).and_then(|file| file.sync(ADOPTED));
     made.and_then(|()| local.sync_dir(ADOPTED)).map_err(failed)
 }
 
-/// Gives up what is local, if another server has taken the store over since it was written.
+/// Gives up the local state if another server has taken the store over since it was written.
 ///
 /// # Errors
-/// The bucket's; the local disk's.
+/// The error of the bucket or of the local disk.
 pub(crate) fn give_up_if_replaced(
     local: &dyn Storage,
     bucket: &dyn Bucket,
@@ -108,7 +108,7 @@ pub(crate) fn give_up_if_replaced(
     Ok(None)
 }
 
-/// Removes what a take-over that a crash cut short has left, or what was given up; a directory in use is not touched.
+/// Removes what an interrupted take-over has left, or what was given up. Does not touch a directory in use.
 fn clear(local: &dyn Storage) -> Result<(), TieredError> {
     let names = local.list().map_err(TieredError::io("listing", &local.describe()))?;
     let segments = || names.iter().filter(|name| segment_number(name).is_some());
@@ -133,7 +133,7 @@ fn clear(local: &dyn Storage) -> Result<(), TieredError> {
     Ok(())
 }
 
-/// Ends a take-over: the catalogue is written.
+/// Ends a take-over. Called when the catalogue is written.
 pub(crate) fn end(local: &dyn Storage) -> io::Result<()> {
     match local.remove(MARKER) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -180,16 +180,17 @@ fn adopt(local: &dyn Storage, bucket: &dyn Bucket, owner: &Owner) -> Result<Cata
     Ok(catalogue)
 }
 
-/// Where the newest manifest is sought from.
+/// Where the search for the newest manifest begins.
 struct SearchStart {
     epoch: u64,
     number: u64,
-    /// It is there: a head names it.
+    /// Whether this manifest must exist, because a head names it.
     is_sure: bool,
 }
 
 impl SearchStart {
-    /// By the newest head, whose name follows from the epochs before ours, and by what a listing shows. `None`: neither is there.
+    /// Finds the start by the newest head, whose name follows from the epochs before ours, and by the
+    /// manifests that a listing shows. Returns `None` if there is neither.
     fn find(
         bucket: &dyn Bucket,
         store: &StoreId,
@@ -198,7 +199,7 @@ impl SearchStart {
     ) -> Result<Option<SearchStart>, TieredError> {
         let listed = names.iter().filter_map(|name| names::manifest_of(store, name)).max();
         let newest_listed = listed.map_or(0, |(epoch, _)| epoch);
-        // Heads before the newest manifest that is listed say nothing new.
+        // Heads of epochs before the newest listed manifest add nothing.
         for epoch in (newest_listed..epoch).rev().take(HEADS_TRIED) {
             let name = names::head(store, epoch);
             let bytes = match bucket.get(&name, None) {
@@ -219,7 +220,7 @@ impl SearchStart {
     }
 }
 
-/// The newest manifest there is.
+/// The newest manifest; `None` if there is none.
 fn newest(
     bucket: &dyn Bucket,
     store: &StoreId,

@@ -1,10 +1,11 @@
 //! The end of the log of a store that is taken over: parts of segments that no manifest lists.
 //!
-//! The server that wrote them sent the first part of a segment when all of the one before was in the bucket, and may
-//! have had several parts of one under way. So the log ends where the next part is missing, and what follows was never
-//! acknowledged: if it was, some part says so, and the take-over is refused. Another server that had taken over the
-//! store before, and was replaced in turn, may have found fewer parts of a segment than have arrived since: then the
-//! parts that it wrote itself say how much, and that counts.
+//! The server that wrote them sent the first part of a segment when the whole segment before it was in the
+//! bucket, and may have sent several parts of one segment at the same time. So the log ends where the next
+//! part is missing, and parts after that were never acknowledged. If one was, some part says so, and the
+//! take-over is refused. Suppose that another server took over the store in between and was replaced in turn.
+//! It may have found fewer parts of a segment than have arrived since; then the parts that it wrote itself
+//! say how many, and those are valid.
 
 use crate::adopt::{ADOPTED, AHEAD, EPOCHS_TRIED};
 use crate::bucket::Bucket;
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Parts requested at once.
+/// How many parts are requested at the same time.
 const FETCHED_AT_ONCE: usize = 16;
 
 /// The parts of a segment that one server wrote, from its beginning on, without a gap.
@@ -31,7 +32,7 @@ impl Chain {
         self.tails.iter().map(|tail| tail.bytes.len() as u64).sum()
     }
 
-    /// The segment's header, which no other segment has.
+    /// The segment's header, which is unique to the segment.
     fn header(&self) -> &[u8] {
         let first = self.tails.first().map_or(&[][..], |tail| &tail.bytes);
         &first[..first.len().min(SEGMENT_HEADER_BYTES as usize)]
@@ -43,15 +44,16 @@ impl Chain {
     }
 }
 
-/// Where the log ends, as far as it has been found.
+/// The end of the log, as far as it has been found.
 struct End {
     at: Position,
-    /// The segment that ends there was made here of parts.
+    /// Whether the segment that ends there was put together here from parts.
     is_of_parts: bool,
 }
 
 impl End {
-    /// Whether a chain goes on where the log ends, or before that, where its writer took the log's end to be.
+    /// Whether a chain continues where the log ends, or at an earlier position that its writer took for the
+    /// log's end.
     fn leads_to(&self, chain: &Chain) -> bool {
         chain.previous() == self.at || self.is_cut_by(chain) || self.is_empty_until(chain)
     }
@@ -63,16 +65,16 @@ impl End {
             && (SEGMENT_HEADER_BYTES..u64::from(self.at.offset)).contains(&previous.offset.into())
     }
 
-    /// Whether the segment before a chain had no records, so that it never was in the bucket: it was begun when power
-    /// failed. Earlier versions named such segments as what comes before. (Parts go in the order of segments, and each says what was
-    /// acknowledged, so nothing that counts is missing in between.)
+    /// Whether the segment before a chain had no records and so was never in the bucket, because it was begun
+    /// when power failed. Earlier versions named such segments as predecessors. (Parts are sent in the order
+    /// of segments, and each says what was acknowledged, so nothing valid is missing in between.)
     fn is_empty_until(&self, chain: &Chain) -> bool {
         let previous = chain.previous();
         previous.segment > self.at.segment && u64::from(previous.offset) == SEGMENT_HEADER_BYTES
     }
 }
 
-/// Brings segments that were not sealed back as local files.
+/// Restores segments that were not sealed as local files.
 pub(crate) fn adopt(
     local: &dyn Storage,
     bucket: &dyn Bucket,
@@ -95,7 +97,8 @@ pub(crate) fn adopt(
     while let Some(next) = segment.checked_add(1) {
         segment = match listed.range(next..).next() {
             _ if misses < AHEAD => next,
-            // Nothing is near; what a listing shows is looked at wherever it is.
+            // No part was found under the next few numbers; parts in the listing are read whatever their
+            // number.
             Some((listed, _)) => *listed,
             None => break,
         };
@@ -110,7 +113,8 @@ pub(crate) fn adopt(
         }
         let mut best: Option<&Chain> = None;
         for chain in chains.iter().filter(|chain| end.leads_to(chain)) {
-            // Of one segment the longest copy counts; of two that have its number, the later server's.
+            // Of several copies of one segment, the longest is valid. Of two segments with the same number,
+            // that of the later server is.
             let is_better = |best: &Chain| {
                 best.header() == chain.header()
                     && best.previous() == chain.previous()
@@ -156,8 +160,8 @@ fn bring_back(local: &dyn Storage, segment: u32, chain: &Chain) -> Result<(), Ti
     file.sync(ADOPTED).map_err(TieredError::io("syncing", &name))
 }
 
-/// Checks that all that was acknowledged is there, by the acknowledged positions in the parts of a segment of which
-/// `length` bytes count.
+/// Checks that everything that was acknowledged exists, by the acknowledged positions in the parts of a
+/// segment. `length`: how many bytes of the segment are valid.
 fn check(
     bucket: &dyn Bucket,
     store: &StoreId,
@@ -190,7 +194,7 @@ fn check(
     Ok(())
 }
 
-/// Epochs in which tails may have been written that no listing shows, and that still count: a tail goes when its segment is in
+/// Epochs whose tails may be valid although no listing shows them. A tail is removed when its segment is in
 /// the bucket, which is soon after the next start.
 fn tail_epochs(store: &StoreId, epoch: u64, names: &BTreeSet<&str>) -> BTreeSet<u64> {
     let tails = names.iter().filter_map(|name| names::tail_of(store, name)).map(|(_, epoch, _)| epoch);
@@ -212,11 +216,11 @@ fn gap(bucket: &dyn Bucket, store: &StoreId, at: Position) -> TieredError {
     }
 }
 
-/// Objects by their names.
+/// Objects with their names.
 type Fetched = BTreeMap<String, Vec<u8>>;
 
-/// Requests the parts of a segment that a listing shows, several at once: there may be thousands of small ones. A part
-/// that does not come is requested again when it is needed.
+/// Requests the listed parts of a segment, several at the same time, because there may be thousands of small
+/// ones. A part that does not arrive is requested again when it is needed.
 fn fetch(bucket: &dyn Bucket, store: &StoreId, segment: u32, listed: &[(u64, u64)]) -> Fetched {
     let next = AtomicUsize::new(0);
     let fetched = Mutex::new(BTreeMap::new());
@@ -235,7 +239,7 @@ fn fetch(bucket: &dyn Bucket, store: &StoreId, segment: u32, listed: &[(u64, u64
     fetched.into_inner()
 }
 
-/// One part; `None`: it is not there.
+/// One part; `None` if it does not exist.
 fn part(
     bucket: &dyn Bucket,
     store: &StoreId,
@@ -261,7 +265,8 @@ fn part(
     Ok(Some(tail))
 }
 
-/// All parts of a segment that one server wrote; each is requested by the offset at which the last one ended.
+/// All parts of a segment that one server wrote. Each is requested by the offset at which the one before it
+/// ended.
 fn chain(
     bucket: &dyn Bucket,
     store: &StoreId,

@@ -28,7 +28,7 @@ pub enum RequestKind {
     Delete,
 }
 
-/// Requests so far, by kind; attempts that failed are counted too.
+/// Number of requests so far, by kind. Failed attempts are counted too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequestCounts {
     /// Objects written.
@@ -43,15 +43,16 @@ pub struct RequestCounts {
     pub delete: u64,
 }
 
-/// Objects under a prefix of a bucket. Calls block, may come from any thread, and are tried again a few times.
+/// The objects under a prefix of a bucket. Calls block, may come from any thread, and are retried a few
+/// times.
 pub trait Bucket: Send + Sync {
-    /// Writes an object, whole or not at all; over one of the same name, if there is one.
+    /// Writes an object, completely or not at all. Replaces one of the same name.
     ///
     /// # Errors
-    /// [`BucketError`]; the object may be there all the same, now or later.
+    /// [`BucketError`]; the object may exist all the same, now or later.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketError>;
 
-    /// Reads an object, or a range that must be in it.
+    /// Reads an object, or a range that must be within it.
     ///
     /// # Errors
     /// [`BucketError`]
@@ -63,26 +64,27 @@ pub trait Bucket: Send + Sync {
     /// [`BucketError`]
     fn length(&self, name: &str) -> Result<u64, BucketError>;
 
-    /// All objects whose names begin so, in order of name.
+    /// All objects whose names begin with `beginning`, sorted by name.
     ///
     /// # Errors
     /// [`BucketError`]
     fn list(&self, beginning: &str) -> Result<Vec<ListedObject>, BucketError>;
 
-    /// Removes an object; that it is not there is no error.
+    /// Removes an object. If it does not exist, that is no error.
     ///
     /// # Errors
     /// [`BucketError`]
     fn delete(&self, name: &str) -> Result<(), BucketError>;
 
-    /// Has the store copy a range of an object, which must be in it, into an object of its own. `false`: the store does not
-    /// know how, and nothing has changed.
+    /// Has the store copy a range of an object, which must be within it, into a new object. Returns `false`
+    /// if the store does not support that; then nothing has changed.
     ///
     /// # Errors
-    /// [`BucketError`]; the object may be there all the same, now or later.
+    /// [`BucketError`]; the object may exist all the same, now or later.
     fn copy(&self, from: &str, range: Range<u64>, to: &str) -> Result<bool, BucketError>;
 
-    /// Gives up uploads in parts that were not completed, of objects whose names begin so; how many.
+    /// Removes uploads in parts that were not completed, of objects whose names begin with `_beginning`.
+    /// Returns how many.
     ///
     /// # Errors
     /// [`BucketError`]
@@ -97,10 +99,10 @@ pub trait Bucket: Send + Sync {
     fn counts(&self) -> RequestCounts;
 }
 
-/// Why a bucket did not do something. Each says which bucket or object, and the way out.
+/// Why a request to a bucket failed. Each message names the bucket or object, and says what to do.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BucketError {
-    /// Nobody answers, or it is overloaded.
+    /// The store cannot be reached, or is overloaded.
     #[error("{bucket} cannot be reached: {why}. Nothing is lost; it is asked again")]
     Away {
         /// The bucket.
@@ -108,13 +110,13 @@ pub enum BucketError {
         /// The reason.
         why: String,
     },
-    /// The object is not there.
+    /// The object does not exist.
     #[error("the object {object} is not there")]
     Absent {
         /// The object's name, with bucket and prefix.
         object: String,
     },
-    /// The bucket is not there.
+    /// The bucket does not exist.
     #[error("there is no bucket {bucket}: make it, or correct its name, the endpoint or the region ({why})")]
     NoBucket {
         /// The bucket.
@@ -122,15 +124,15 @@ pub enum BucketError {
         /// The store's error.
         why: String,
     },
-    /// There are no credentials to ask it with.
+    /// There are no credentials for the request.
     #[error("{bucket} cannot be asked: {why}")]
     NoCredentials {
         /// The bucket.
         bucket: String,
-        /// Why there are none, and the way out.
+        /// Why there are none, and what to do.
         why: CredentialsError,
     },
-    /// The credentials are not good for this.
+    /// The credentials do not allow the request.
     #[error(
         "{bucket} refuses: {why}. The credentials are from {from}; they need the rights to get, put, list and delete objects \
          there"
@@ -140,10 +142,10 @@ pub enum BucketError {
         bucket: String,
         /// The store's error.
         why: String,
-        /// Where the credentials are from.
+        /// Where the credentials come from.
         from: String,
     },
-    /// The clocks differ.
+    /// The clocks of this machine and the store differ.
     #[error("{bucket} refuses because the clocks differ: set this machine's ({why})")]
     Skew {
         /// The bucket.
@@ -151,7 +153,7 @@ pub enum BucketError {
         /// The store's error.
         why: String,
     },
-    /// It answered what makes no sense, or refused for another reason.
+    /// The reply makes no sense, or the store refused for another reason.
     #[error("{bucket} failed ({action}): {why}")]
     Failed {
         /// The bucket.
@@ -164,12 +166,12 @@ pub enum BucketError {
 }
 
 impl BucketError {
-    /// Whether it says that something is not there.
+    /// Whether the error says that an object does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, BucketError::Absent { .. })
     }
 
-    /// Whether only an operator can help.
+    /// Whether only an operator can remove the cause.
     pub fn needs_operator(&self) -> bool {
         matches!(
             self,
@@ -182,7 +184,7 @@ impl BucketError {
 }
 
 impl From<BucketError> for io::Error {
-    /// All that says nothing of the object is "away".
+    /// Every error that says nothing about the object itself becomes `HostUnreachable`.
     fn from(error: BucketError) -> io::Error {
         let kind = match &error {
             BucketError::Absent { .. } => io::ErrorKind::NotFound,

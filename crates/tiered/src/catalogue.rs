@@ -1,13 +1,16 @@
-//! The local catalogue of what the bucket has, and the manifests and the owner's note in the bucket itself.
+//! The local catalogue of the objects in the bucket; and the manifests and the owner's note in the bucket
+//! itself.
 //!
 //! ```text
 //! catalogue, manifest, lost objects   first line | borsh of the value | SHA-256 of all before [32]
 //! owner, head                         first line, then lines KEY VALUE
 //! ```
 //!
-//! Invariant: the catalogue lists a segment only once the bucket has its objects, and a manifest lists all that the
-//! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places. A segment into
-//! which holes were punched is condemned as it was before and listed as it is now; of the same number, the manifest lists what
+//! Invariant: the catalogue lists a segment only once the bucket has its objects. A manifest lists all
+//! segments in the catalogue, and all condemned ones whose contents are not yet all in the bucket elsewhere.
+//! A segment with punched holes is condemned in its former form and listed in its present one; if a number
+//! has several forms, the manifest lists the one that was condemned first. The greatest number in manifests
+//! never decreases, as long as nothing is lost.
 //! was condemned first. The greatest number that manifests list never falls, so long as nothing is lost.
 
 use crate::entry::{Entry, EntryV1, Form};
@@ -37,44 +40,45 @@ const OWNER: &str = "holdfast owner 1";
 const HEAD: &str = "holdfast head 1";
 const WRITTEN: SyncSite = SyncSite("objects: catalogue");
 
-/// A segment that the log has removed, or as it was before holes were punched into it.
+/// A segment that the log has removed, or the former form of one into which holes were punched.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct CondemnedSegment {
     pub(crate) entry: Entry,
-    /// What was moved out of it, or makes it dispensable, is in segments up to this one.
+    /// Everything that was moved out of it, or makes it dispensable, is in segments up to this number.
     pub(crate) after: u32,
-    /// Since when no manifest lists it so, in seconds since 1970.
+    /// Since when no manifest lists it in this form, in seconds since 1970.
     pub(crate) unlisted_s: Option<u64>,
 }
 
-/// What is known of the bucket here.
+/// The local record of what the bucket has.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Catalogue {
     pub(crate) store: StoreId,
-    /// Of the last start that wrote, or was about to write, the owner's note.
+    /// The epoch of the last start that wrote, or was about to write, the owner's note.
     pub(crate) epoch: u64,
-    /// Random bytes drawn at that start.
+    /// Random bytes drawn at the start of that epoch.
     pub(crate) token: [u8; 16],
     /// Number of the last manifest.
     pub(crate) manifest: u64,
     pub(crate) segments: BTreeMap<u32, Entry>,
     pub(crate) condemned: Vec<CondemnedSegment>,
-    /// Segments that the log has removed before the bucket had them; what was moved out of them is in segments up to this.
+    /// Segments that the log has removed before the bucket had them, each with a number: everything moved out
+    /// of it is in segments up to that.
     pub(crate) leaving: BTreeMap<u32, u32>,
 }
 
-/// Which segments make up a store.
+/// The list of segments that make up a store.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Manifest {
     pub(crate) store: StoreId,
     pub(crate) epoch: u64,
     pub(crate) number: u64,
     pub(crate) segments: Vec<Entry>,
-    /// What the store's `FORMAT` file says.
+    /// The contents of the store's `FORMAT` file.
     pub(crate) format: Vec<u8>,
 }
 
-/// A condemned segment as it was before segments consisted of parts.
+/// A condemned segment in the format before segments consisted of parts.
 #[derive(BorshDeserialize)]
 struct CondemnedSegmentV1 {
     entry: EntryV1,
@@ -82,7 +86,7 @@ struct CondemnedSegmentV1 {
     unlisted_s: Option<u64>,
 }
 
-/// A catalogue as it was before segments consisted of parts.
+/// A catalogue in the format before segments consisted of parts.
 #[derive(BorshDeserialize)]
 struct CatalogueV1 {
     store: StoreId,
@@ -94,7 +98,7 @@ struct CatalogueV1 {
     leaving: BTreeMap<u32, u32>,
 }
 
-/// A manifest as it was before segments consisted of parts.
+/// A manifest in the format before segments consisted of parts.
 #[derive(BorshDeserialize)]
 struct ManifestV1 {
     store: StoreId,
@@ -134,7 +138,7 @@ fn sealed<T: BorshSerialize>(first: &[u8], value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Why bytes are no catalogue, manifest or list.
+/// Why bytes cannot be read as a catalogue, manifest or list.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("it is too short")]
@@ -192,7 +196,7 @@ impl Catalogue {
         }
     }
 
-    /// The catalogue in a directory; `None`: there is none.
+    /// The catalogue in a directory; `None` if there is none.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Catalogue>, TieredError> {
         let Some(bytes) = read(storage, FILE)? else { return Ok(None) };
         let catalogue = match bytes.starts_with(CATALOGUE_ONE) {
@@ -208,20 +212,20 @@ impl Catalogue {
         })
     }
 
-    /// Replaces the file, durably.
+    /// Replaces the catalogue's file, durably.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let entries = self.segments.values().chain(self.condemned.iter().map(|one| &one.entry));
         let first = if has_holes(entries) { CATALOGUE } else { CATALOGUE_TWO };
         replace(storage, (FILE_NEW, FILE), &sealed(first, self))
     }
 
-    /// A segment as it is, or as it was when it was removed.
+    /// The present form of a segment, or the last one if it was removed.
     pub(crate) fn last(&self, number: u32) -> Option<&Entry> {
         let removed = || self.condemned.iter().rfind(|one| one.entry.number == number);
         self.segments.get(&number).or_else(|| removed().map(|one| &one.entry))
     }
 
-    /// The names of the objects of a condemned segment that it has not in common with what it is now, or was in between.
+    /// The names of those objects of a condemned segment that none of its other forms uses.
     pub(crate) fn names_only_of(&self, condemned: &Entry) -> Vec<String> {
         let others = self.condemned.iter().map(|one| &one.entry).chain(self.segments.values());
         let others = others.filter(|other| other.number == condemned.number && *other != condemned);
@@ -231,11 +235,13 @@ impl Catalogue {
         names
     }
 
-    /// The next manifest: all that counts, and all whose contents may be nowhere else in the bucket.
+    /// The next manifest: all segments of the catalogue, and all condemned ones whose contents may be nowhere
+    /// else in the bucket.
     pub(crate) fn to_manifest(&self, format: Vec<u8>) -> Manifest {
         let mut segments = self.segments.clone();
         let listed = self.condemned.iter().filter(|one| one.unlisted_s.is_none());
-        // As it was first: that is what nothing need be known for that is not in the bucket yet.
+        // The form that was condemned first is listed: it depends on nothing that may not be in the bucket
+        // yet.
         segments.extend(listed.rev().map(|one| (one.entry.number, one.entry.clone())));
         let segments = segments.into_values().collect();
         Manifest { store: self.store, epoch: self.epoch, number: self.manifest + 1, segments, format }
@@ -246,7 +252,7 @@ fn has_holes<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> bool {
     entries.into_iter().any(|entry| matches!(entry.form, Form::Pieces(_)))
 }
 
-/// Objects whose loss the operator has accepted.
+/// The names of objects whose loss the operator has accepted.
 ///
 /// # Errors
 /// [`TieredError`]
@@ -263,7 +269,7 @@ pub(crate) fn write_lost(storage: &dyn Storage, lost: &BTreeSet<String>) -> io::
     replace(storage, (LOST_NEW, LOST), &sealed(LOST_FIRST, lost))
 }
 
-/// All of a file; `None`: there is none.
+/// The whole contents of a file; `None` if there is none.
 fn read(storage: &dyn Storage, name: &str) -> Result<Option<Vec<u8>>, TieredError> {
     let file = match storage.open(name) {
         Ok(file) => file,
@@ -336,9 +342,9 @@ impl Owner {
     }
 }
 
-/// Which manifest counts, of those that the server of an epoch wrote. Its name follows from the epoch, so the manifest
-/// is found even where listings lag. Only that server writes it. The owner's note could not serve for this: another
-/// server may have replaced it a moment ago, and writing it again would undo that.
+/// Names the valid one of the manifests that the server of an epoch wrote. Its own name follows from the
+/// epoch, so it is found even where listings lag. Only that server writes it. The owner's note could not
+/// serve for this: another server may have just replaced it, and writing it again would undo that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub(crate) store: StoreId,
@@ -380,8 +386,8 @@ mod tests {
         hex.chunks(2).map(byte).collect()
     }
 
-    /// Proves: a manifest is laid out as the golden ones, with holes and without, and manifests and catalogues of before segments consisted of parts are
-    /// read.
+    /// Proves: manifests with and without holes are encoded as the golden ones, and manifests and catalogues
+    /// from before segments consisted of parts can be read.
     #[test]
     fn earlier_ones_are_read() {
         let whole = |number, sum, outline| Entry {
@@ -433,8 +439,8 @@ mod tests {
         assert_eq!(Catalogue::read(&storage).unwrap(), Some(catalogue));
     }
 
-    /// Proves: of a segment into which holes were punched again and again, and which was removed then, a manifest lists what it
-    /// was first of what it still is somewhere.
+    /// Proves: if holes were punched into a segment again and again and it was removed then, a manifest lists
+    /// the earliest form that it still has somewhere.
     #[test]
     fn what_was_condemned_first_is_listed() {
         let entry = |sum| Entry {
@@ -458,7 +464,7 @@ mod tests {
         assert_eq!(listed(&catalogue), []);
     }
 
-    /// Proves: what is written comes back, and no altered or shortened copy of it does.
+    /// Proves: encoded values are decoded again, and no altered or shortened copy is.
     #[test]
     fn altered_copies_are_refused() {
         let entry =
@@ -486,7 +492,7 @@ mod tests {
         assert!(matches!(Catalogue::read(&storage), Err(TieredError::Damaged { .. })));
     }
 
-    /// Proves: the owner's note and a head are read as written, and a part of one is none.
+    /// Proves: the owner's note and a head are read as they were written, and a part of one is refused.
     #[test]
     fn notes_come_back() {
         let owner = Owner { store: [1; 16], epoch: 7, token: [2; 16], host: "box one".into(), since_s: 9 };

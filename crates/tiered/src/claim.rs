@@ -1,8 +1,8 @@
 //! The claim to a prefix: the owner's note, and the check that the bucket is unchanged.
 //!
-//! S3 has no conditional request that every store honours, so two servers on one prefix cannot be prevented; they are
-//! detected. Each start writes a new note, and a server that finds another's note writes nothing more. Until then both
-//! write under names of their own, so neither overwrites what the other wrote.
+//! S3 has no conditional request that every store honours, so two servers on one prefix cannot be prevented;
+//! they are detected. Each start writes a new note, and a server that finds another's note writes nothing
+//! more. Until then both write under names of their own, so neither overwrites what the other wrote.
 
 use crate::adopt::AHEAD;
 use crate::bucket::{Bucket, BucketError};
@@ -13,7 +13,7 @@ use crate::settings::TieredError;
 use crate::tiered::{Claim, Inner, LocalSegment, Loss, State, now_s};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The owner's note; `None`: there is none.
+/// The owner's note; `None` if there is none.
 pub(crate) fn owner(bucket: &dyn Bucket) -> Result<Option<Owner>, TieredError> {
     match bucket.get(names::OWNER, None) {
         Ok(bytes) => Owner::of_text(&bytes).map(Some).ok_or_else(|| TieredError::Damaged {
@@ -25,9 +25,9 @@ pub(crate) fn owner(bucket: &dyn Bucket) -> Result<Option<Owner>, TieredError> {
     }
 }
 
-/// The newest epoch in which a server has written anything that counts, given the owner's note. The note alone is not
-/// enough: the note of an earlier start may have arrived late, and replaces the newest until a running server corrects
-/// it. But each start writes a manifest and a head before anything else counts.
+/// The newest epoch in which a server has written anything valid, given the owner's note. The note alone is
+/// not enough: the note of an earlier start may arrive late, and replaces the newest one until a running
+/// server corrects that. But each start writes a manifest and a head before anything else is valid.
 pub(crate) fn newest_epoch(bucket: &dyn Bucket, owner: &Owner) -> Result<u64, TieredError> {
     let mut listed = bucket.list(&names::manifests(&owner.store))?;
     listed.extend(bucket.list(&names::heads(&owner.store))?);
@@ -35,8 +35,8 @@ pub(crate) fn newest_epoch(bucket: &dyn Bucket, owner: &Owner) -> Result<u64, Ti
     Ok(newest_of(bucket, &owner.store, owner.epoch, names)?)
 }
 
-/// The newest epoch from `known` on with a manifest or a head in a listing of names. A listing may lag, so the heads of
-/// the next few epochs are requested by name, too.
+/// The newest epoch from `known` on that has a manifest or a head in a listing of names. A listing may lag,
+/// so the heads of the next few epochs are also requested by name.
 fn newest_of<'a>(
     bucket: &dyn Bucket,
     store: &names::StoreId,
@@ -61,7 +61,7 @@ pub(crate) fn is_ours(owner: &Owner, catalogue: &Catalogue) -> bool {
     owner.store == catalogue.store && (owner.epoch < catalogue.epoch || owner.token == catalogue.token)
 }
 
-/// The error for a lost claim, by which nothing may be written.
+/// Fails if the claim is lost, so that nothing may be written.
 pub(crate) fn lost(claim: &Claim) -> Result<(), TieredError> {
     match claim {
         Claim::Lost { why, loss } => {
@@ -95,7 +95,8 @@ const ANOTHER: &str = "Stop one of the two. If this is the one to stay, move its
 const CHANGED: &str = "Put the bucket right (a backup, earlier versions of its objects) and start the server again; or start \
                        it with --blocks-anew, which sends again what is still here and accepts the loss of the rest";
 
-/// Makes the prefix this server's: looks at whose it was and whether all is there, and writes the owner's note.
+/// Claims the prefix for this server: checks whose it was and that all objects exist, and writes the owner's
+/// note.
 pub(crate) fn take(inner: &Inner) -> Result<(), TieredError> {
     let _taking = inner.taking.lock();
     let place = inner.bucket.describe();
@@ -184,7 +185,7 @@ fn put_note(inner: &Inner) -> Result<(), BucketError> {
     inner.note(inner.bucket.put(names::OWNER, owner.to_text().as_bytes()))
 }
 
-/// Looks whether the prefix is still this server's.
+/// Checks that the prefix is still this server's.
 pub(crate) fn look(inner: &Inner) -> Result<(), TieredError> {
     let claim = inner.state.lock().claim.clone();
     match claim {
@@ -205,7 +206,7 @@ pub(crate) fn look(inner: &Inner) -> Result<(), TieredError> {
     };
     match found? {
         Some(owner) if owner.store == store && owner.token == token => Ok(()),
-        // An earlier one that arrived late.
+        // The note of an earlier start arrived late.
         Some(owner) if owner.store == store && owner.epoch < epoch => Ok(put_note(inner)?),
         Some(owner) => {
             Err(lose(inner, format!("{place} was taken over by {}", owner.description()), Loss::Another))
@@ -219,9 +220,9 @@ pub(crate) fn look(inner: &Inner) -> Result<(), TieredError> {
     }
 }
 
-/// What a store has in the bucket.
+/// The objects of a store in the bucket.
 struct Listing {
-    /// What segments consist of, or did.
+    /// Objects of segments, present and former, with their lengths.
     objects: BTreeMap<String, u64>,
     /// Manifests and heads.
     manifests: Vec<String>,
@@ -248,8 +249,8 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Objects of segments that the catalogue has and the bucket lacks. (A segment without its outline is read itself.)
-    /// A listing may lag, so each is requested by name.
+    /// Objects of segments that the catalogue lists and the bucket lacks. A listing may lag, so each is also
+    /// requested by name. (Outlines are not checked: a segment without its outline is read itself.)
     fn missing(&self, inner: &Inner) -> Result<Vec<(u32, String)>, BucketError> {
         let wanted: Vec<(u32, String, u64)> = {
             let state = inner.state.lock();
@@ -276,7 +277,8 @@ impl Listing {
         Ok(missing)
     }
 
-    /// What nothing needs goes: what a crash left half-done, and parts and manifests that were replaced.
+    /// Notes objects that nothing needs for removal: those that a crash left incomplete, and replaced parts
+    /// and manifests.
     fn sort_out(self, inner: &Inner) {
         let mut guard = inner.state.lock();
         let state = &mut *guard;
@@ -289,7 +291,7 @@ impl Listing {
         for name in self.objects.into_keys().filter(|name| !known.contains(name)) {
             let segment = names::tail_of(&store, &name).map(|(segment, ..)| segment);
             match segment.and_then(|segment| state.growing.get_mut(&segment)) {
-                // A server that takes over needs it until the segment is in the bucket.
+                // A server that takes over needs this part until the segment is in the bucket.
                 Some(growing) => growing.strays.push(name),
                 None => state.old_objects.push(name),
             }
@@ -299,11 +301,12 @@ impl Listing {
 }
 
 impl State {
-    /// Of segments that are missing in the bucket, those that are here are sent again. Whether others are lost.
+    /// Has segments sent again that are missing in the bucket but available locally. Returns whether others
+    /// are lost.
     fn accept_missing(&mut self, missing: &[(u32, String)]) -> bool {
         let known = self.lost_objects.len();
         for (number, name) in missing {
-            // Another part of it was missing too.
+            // Another part of the segment was missing too.
             if self.growing.contains_key(number) {
                 continue;
             }

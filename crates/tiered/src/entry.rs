@@ -1,9 +1,10 @@
-//! A segment in the bucket: which objects it consists of.
+//! A segment in the bucket, and the objects it consists of.
 //!
-//! It is one object; or, where parts of it had to be there before it was sealed, those same parts, so that its bytes are sent
-//! once. Runs of small parts are sent again as one, [joined](Part::is_joined), so that a segment never has many. Where the
-//! collector has punched holes into it, it is what lies between those: parts that no hole touches as they are, and of others
-//! what the store has [copied](Source::Copied) out of them.
+//! A segment is one object. Or, if parts of it had to be in the bucket before it was sealed, it consists of
+//! those parts, so that its bytes are sent only once. Adjacent small parts are sent again as one,
+//! [joined](Part::is_joined), so that a segment never has many parts. If the collector has punched holes into
+//! it, it consists of pieces between the holes: parts that no hole touches stay as they are, and the store
+//! [copies](Source::Copied) what is left of the others.
 
 use crate::names::{self, StoreId};
 use crate::tail::TAIL_HEADER_BYTES;
@@ -14,48 +15,49 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Entry {
     pub(crate) number: u32,
-    /// Of the server that wrote it.
+    /// The epoch of the server that wrote it.
     pub(crate) epoch: u64,
     pub(crate) length: u64,
     pub(crate) form: Form,
-    /// What the name of its outline ends with, and the outline too; `None`: it has none.
+    /// The end of its outline's name, which is also the end of the outline itself; `None` if it has no
+    /// outline.
     pub(crate) outline: Option<[u8; 16]>,
 }
 
 /// The objects that a segment consists of.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) enum Form {
-    /// One object.
+    /// A single object.
     Whole {
         /// Its SHA-256.
         sum: [u8; 32],
     },
-    /// Parts, one behind the other.
+    /// Parts, each following the one before.
     Parts(Vec<Part>),
-    /// Pieces, in order, with holes between and behind them.
+    /// Pieces, in order, with holes between and after them.
     Pieces(Vec<Piece>),
 }
 
-/// An object that has a header and a part of a segment.
+/// An object with a header and a part of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Part {
     /// Its length in the segment, in bytes.
     pub(crate) length: u32,
-    /// Whether it was made of smaller ones, and is named accordingly.
+    /// Whether it was made of smaller parts, and is named accordingly.
     pub(crate) is_joined: bool,
 }
 
-/// An object that has some of a segment in which there are holes.
+/// An object with a piece of a segment that has holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Piece {
-    /// Where it begins in the segment.
+    /// Offset of the piece in the segment, in bytes.
     pub(crate) offset: u32,
     /// Its length in the segment, in bytes.
     pub(crate) length: u32,
     pub(crate) source: Source,
 }
 
-/// What the object of a piece is.
+/// The kind of object that has a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) enum Source {
     /// A part, with its header.
@@ -63,39 +65,40 @@ pub(crate) enum Source {
         /// As in [`Part::is_joined`].
         is_joined: bool,
     },
-    /// These bytes alone, copied at the store.
+    /// Only the bytes of the piece, copied by the store.
     Copied {
-        /// Of the server that had them copied.
+        /// The epoch of the server that had them copied.
         epoch: u64,
     },
 }
 
-/// A stretch of an object, and where it belongs.
+/// A range of an object, and its offset in the bytes that were requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ObjectRange {
     pub(crate) object: String,
     pub(crate) range: Range<u64>,
-    /// Where it begins, relative to the requested range.
+    /// Offset of the range, relative to the start of the requested bytes.
     pub(crate) at: u64,
 }
 
-/// A piece that the store is to copy.
+/// A piece that the store has to copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PieceCopy {
     pub(crate) from: String,
-    /// The length of that object in bytes.
+    /// The length of the source object in bytes.
     pub(crate) length: u64,
     pub(crate) range: Range<u64>,
     pub(crate) to: String,
 }
 
-/// An object that has a stretch of a segment, behind a header or alone.
+/// A contiguous part of a segment and the object that has it, after a header or alone.
 struct Stretch {
     offset: u64,
     length: u64,
     object: String,
     header: u64,
-    /// How it is said of a piece that is all of it; `None`: there is no way, as of an object with all of a segment.
+    /// How a piece that is the whole stretch refers to it; `None` if none can, because the object has the
+    /// whole segment.
     source: Option<Source>,
 }
 
@@ -110,7 +113,8 @@ fn placed(parts: &[Part]) -> impl Iterator<Item = (u64, &Part)> {
 }
 
 impl Entry {
-    /// Whether its parts make up all of it, or its pieces lie in it and apart, the first at the beginning.
+    /// Whether the parts add up to the segment's length. Or whether the pieces are in order within the
+    /// segment and do not overlap, the first at its beginning.
     pub(crate) fn is_sound(&self) -> bool {
         match &self.form {
             Form::Whole { .. } => true,
@@ -134,7 +138,7 @@ impl Entry {
         }
     }
 
-    /// The objects that have its bytes, in order.
+    /// The objects with the segment's bytes, in order.
     fn stretches(&self, store: &StoreId) -> Vec<Stretch> {
         let header = TAIL_HEADER_BYTES as u64;
         match &self.form {
@@ -169,18 +173,18 @@ impl Entry {
         }
     }
 
-    /// The objects that have its bytes, and their lengths.
+    /// The objects with the segment's bytes, and their lengths.
     pub(crate) fn objects(&self, store: &StoreId) -> Vec<(String, u64)> {
         let of = |stretch: Stretch| (stretch.object, stretch.length + stretch.header);
         self.stretches(store).into_iter().map(of).collect()
     }
 
-    /// Bytes of it that are in the bucket.
+    /// How many bytes of the segment are in the bucket.
     pub(crate) fn stored_bytes(&self) -> u64 {
         self.length - self.holes().iter().map(|hole| hole.end - hole.start).sum::<u64>()
     }
 
-    /// What of it is not there any more, in order.
+    /// The ranges of the segment that were removed, in order.
     pub(crate) fn holes(&self) -> Vec<Range<u64>> {
         let Form::Pieces(pieces) = &self.form else { return Vec::new() };
         let (mut holes, mut end) = (Vec::new(), 0);
@@ -192,8 +196,8 @@ impl Entry {
         holes
     }
 
-    /// The segment with these holes, which are in order, and the copies that the server of an epoch must make for that.
-    /// `None`: the holes are not in it, or it would begin with one.
+    /// The segment with these holes, which are in order, and the copies that the server of `epoch` must make
+    /// for that. Returns `None` if the holes are not within the segment, or the first is at its beginning.
     pub(crate) fn punched(
         &self,
         store: &StoreId,
@@ -244,7 +248,7 @@ impl Entry {
         objects.chain(self.outline_name(store)).collect()
     }
 
-    /// What to call it in messages.
+    /// A description for messages.
     pub(crate) fn description(&self, store: &StoreId) -> String {
         match &self.form {
             Form::Whole { sum } => names::segment(store, self.number, self.epoch, sum),
@@ -253,7 +257,8 @@ impl Entry {
         }
     }
 
-    /// Where bytes of the segment are, in order, but for those in holes. They must be in it.
+    /// The ranges of objects that have these bytes of the segment, in order, without those in holes. `wanted`
+    /// must be within the segment.
     pub(crate) fn ranges(&self, store: &StoreId, wanted: Range<u64>) -> Vec<ObjectRange> {
         let overlap = |stretch: Stretch| {
             let from = wanted.start.max(stretch.offset);
@@ -269,9 +274,9 @@ impl Entry {
     }
 }
 
-/// The parts that a sealed segment is to consist of, given the parts of it that were sent: a part with at least
-/// `small_bytes` bytes stays, and smaller ones next to each other are joined. `None`: one object with all of the
-/// segment.
+/// The parts that a sealed segment will consist of, given the parts that were sent. A part of at least
+/// `small_bytes` bytes stays; adjacent smaller ones are joined. Returns `None` if the whole segment becomes
+/// one object.
 pub(crate) fn planned(sent: &[Part], small_bytes: u64) -> Option<Vec<Part>> {
     let is_small = |part: &Part| u64::from(part.length) < small_bytes;
     let mut planned: Vec<Part> = Vec::new();
@@ -291,7 +296,7 @@ pub(crate) fn planned(sent: &[Part], small_bytes: u64) -> Option<Vec<Part>> {
     }
 }
 
-/// An entry as it was before segments consisted of parts and had outlines.
+/// An entry in the format before segments had parts and outlines.
 #[derive(BorshDeserialize)]
 pub(crate) struct EntryV1 {
     number: u32,
@@ -341,7 +346,8 @@ mod tests {
         }
     }
 
-    /// Proves: large parts stay, small ones side by side become one, and where all are small, the segment becomes one object.
+    /// Proves: large parts stay, and adjacent small ones are joined; if all are small, the segment becomes
+    /// one object.
     #[test]
     fn small_parts_are_joined() {
         let lengths = |lengths: &[u32]| lengths.iter().map(|length| part(*length, false)).collect::<Vec<_>>();
@@ -361,8 +367,9 @@ mod tests {
         );
     }
 
-    /// Proves: whatever a segment consists of and wherever holes are punched, again and again: all that is in no hole is read
-    /// as before from what was kept or copied, holes are what was asked for, and what no hole touches is not copied.
+    /// Proves, for any form of a segment and any holes, punched again and again: bytes outside the holes are
+    /// read as before from kept or copied pieces; the holes are those requested; and parts that no hole
+    /// touches are not copied.
     #[test]
     fn what_is_between_holes_stays() {
         let store = [1; 16];
@@ -417,7 +424,8 @@ mod tests {
         }
     }
 
-    /// Proves: pieces that overlap, are out of order, empty, too long, or leave out the beginning make no segment.
+    /// Proves: pieces that overlap, are out of order, empty or too long, or leave out the beginning, are no
+    /// segment.
     #[test]
     fn unsound_pieces_are_noticed() {
         let piece = |offset, length| Piece { offset, length, source: Source::Copied { epoch: 1 } };

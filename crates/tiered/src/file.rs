@@ -1,4 +1,5 @@
-//! One segment: local while it is written, and as long as there is a copy; in the bucket from then on.
+//! One segment: a local file while it is being written and as long as there is a local copy; in the bucket
+//! from then on.
 
 use crate::punch;
 use crate::settings::TieredError;
@@ -8,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The two places from where on the log writes no more to a segment.
+/// The two sync sites after which the log writes nothing more to a segment.
 const SEALS: [SyncSite; 2] = [SyncSite::SEAL, SyncSite::RECOVERED_TAIL];
 
 pub(crate) struct TieredFile {
@@ -21,7 +22,7 @@ impl TieredFile {
         TieredFile { inner, number }
     }
 
-    /// The local file, if the segment is still written.
+    /// The local file, if the segment is not in the bucket yet.
     fn growing(&self) -> io::Result<Arc<dyn StorageFile>> {
         let state = self.inner.state.lock();
         match state.growing.get(&self.number).and_then(|_| state.files.get(&self.number)) {
@@ -79,7 +80,7 @@ impl StorageFile for TieredFile {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         if !self.inner.state.lock().growing.contains_key(&self.number) {
-            // Recovery cuts off a torn tail, which no segment in the bucket has.
+            // Recovery cuts off an incomplete end, which no segment in the bucket has.
             return match self.len()? == length {
                 true => Ok(()),
                 false => Err(io::Error::other(format!(
@@ -122,7 +123,8 @@ impl StorageFile for TieredFile {
             let state = self.inner.state.lock();
             let Some(entry) = state.catalogue.segments.get(&self.number) else { return Ok(None) };
             let store = &state.catalogue.store;
-            // What is here is read as fast; and blocks whose loss was accepted are not to be taken for there.
+            // A local file can be read as fast as its outline. And blocks in lost objects must not look
+            // present.
             let is_lost = || entry.objects(store).iter().any(|(name, _)| state.lost_objects.contains(name));
             if state.files.contains_key(&self.number) || is_lost() {
                 return Ok(None);

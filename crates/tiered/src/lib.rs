@@ -1,21 +1,23 @@
-//! A store's segments as objects in a bucket of an S3-compatible object store, with a log and a cache in front on a local
-//! disk ([`Tiered`], a [`holdfast_log::Storage`]).
+//! A store's segments as objects in a bucket of an S3-compatible object store, with a log and a cache in
+//! front on a local disk ([`Tiered`], a [`holdfast_log::Storage`]).
 //!
-//! What is still written (the active segment, the index) is local. A segment that is sealed becomes one immutable object
-//! under a name that is never used again; then its local file may go, and what is read of it comes back in ranges.
+//! Files that are still being written (the active segment, the index) are local. A sealed segment becomes one
+//! immutable object under a name that is never used again. Then its local file may be removed, and ranges of
+//! it are read from the bucket.
 //!
 //! Invariants:
-//! - nothing in the bucket is ever overwritten but the owner's note, and a head by the start that it belongs to, so no delayed
-//!   or repeated request does harm;
-//! - a segment's local file goes only when the bucket has said that it has the object, whole;
-//! - an object goes only when nothing lists it any more: neither the local catalogue nor the newest manifest, and all that
-//!   was moved out of it is in the bucket too;
-//! - an answer of the bucket that it cannot be reached, is full or refuses is never taken for "it is not there", and
-//!   "it is not there" is never taken for "nothing was stored";
-//! - credentials are in no message, no file of ours and no URL.
+//! - Nothing in the bucket is ever overwritten except the owner's note, and a head by the start that it
+//!   belongs to. So no delayed or repeated request does harm.
+//! - A segment's local file is removed only when the bucket has confirmed that it has the whole object.
+//! - An object is removed only when nothing lists it any more, neither the local catalogue nor the newest
+//!   manifest, and everything that was moved out of it is in the bucket too.
+//! - A reply that the bucket cannot be reached, is full or refuses is never taken for "it does not exist";
+//!   and "it does not exist" is never taken for "nothing was stored".
+//! - Credentials are in no message, no file of ours and no URL.
 //!
-//! The bucket is trusted with no more than a disk: every record is verified when it is read, and clients verify every block
-//! again. `docs/growing.md` has the layout, the promises and what fails how.
+//! The bucket is trusted no more than a disk: every record is verified when it is read, and clients verify
+//! every block again. `docs/growing.md` describes the layout, the promises and what happens when something
+//! fails.
 #![forbid(unsafe_code)]
 
 mod address;

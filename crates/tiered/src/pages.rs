@@ -1,6 +1,6 @@
-//! Ranges of segments that were read from the bucket, kept in sparse local files.
+//! Ranges of segments that were read from the bucket, cached in sparse local files.
 //!
-//! Which ranges a file has is known in memory only, so files of an earlier run are removed.
+//! Only the process that wrote a file knows which ranges it has, so files of an earlier run are removed.
 
 use crate::bucket::{Bucket, BucketError};
 use crate::entry::{Entry, ObjectRange};
@@ -15,14 +15,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of a page, which is requested at once, in bytes.
+/// Size of a page in bytes; a page is requested as a whole.
 pub(crate) const PAGE_BYTES: u64 = 1 << 20;
 const PREFIX: &str = "ranges-";
 
 #[derive(Default)]
 struct Cached {
     segments: BTreeMap<u32, Segment>,
-    /// Pages that a thread is requesting just now.
+    /// Pages that a thread is requesting at the moment.
     loading: BTreeSet<(u32, u64)>,
     bytes: u64,
 }
@@ -34,7 +34,7 @@ struct Segment {
     used: u64,
 }
 
-/// Ranges that were read.
+/// The cache of ranges that were read.
 pub(crate) struct Pages {
     cached: Mutex<Cached>,
     answered: Condvar,
@@ -45,7 +45,7 @@ fn name_of(number: u32) -> String {
     format!("{PREFIX}{number:010}")
 }
 
-/// So many bytes that lie in several objects, with zeros where there are none.
+/// Reads `count` bytes that lie in several objects. Bytes in holes are zeros.
 fn fetch(bucket: &dyn Bucket, ranges: Vec<ObjectRange>, count: usize) -> Result<Vec<u8>, BucketError> {
     let mut bytes = Vec::with_capacity(count);
     for ObjectRange { object, range, at } in ranges {
@@ -56,13 +56,13 @@ fn fetch(bucket: &dyn Bucket, ranges: Vec<ObjectRange>, count: usize) -> Result<
     Ok(bytes)
 }
 
-/// Whether a file is one of these.
+/// Whether a file belongs to the cache.
 pub(crate) fn is_file(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
 impl Pages {
-    /// Removes what an earlier run left.
+    /// An empty cache. Removes the files of an earlier run.
     pub(crate) fn new(local: &dyn Storage) -> Result<Pages, TieredError> {
         let names = local.list().map_err(TieredError::io("listing", &local.describe()))?;
         for name in names.iter().filter(|name| is_file(name)) {
@@ -71,7 +71,7 @@ impl Pages {
         Ok(Pages { cached: Mutex::default(), answered: Condvar::new(), clock: AtomicU64::new(1) })
     }
 
-    /// A later time than ever before.
+    /// The next value of a counter that serves as a clock.
     pub(crate) fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
@@ -80,12 +80,12 @@ impl Pages {
         self.cached.lock().bytes
     }
 
-    /// When what was used longest ago was used.
+    /// The time at which the least recently used segment was used; `None` if the cache is empty.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.cached.lock().segments.values().map(|segment| segment.used).min()
     }
 
-    /// Forgets the ranges of the segment that was used longest ago; whether there was one.
+    /// Removes the ranges of the least recently used segment. Returns whether there was one.
     pub(crate) fn drop_oldest(&self, local: &dyn Storage) -> bool {
         let cached = self.cached.lock();
         let oldest = cached.segments.iter().min_by_key(|(_, segment)| segment.used);
@@ -95,7 +95,7 @@ impl Pages {
         true
     }
 
-    /// Forgets the ranges of a segment.
+    /// Removes the ranges of a segment.
     pub(crate) fn forget(&self, local: &dyn Storage, number: u32) {
         let mut cached = self.cached.lock();
         if let Some(segment) = cached.segments.remove(&number) {
@@ -107,7 +107,7 @@ impl Pages {
         }
     }
 
-    /// Fills `buffer` from `offset` of a segment, which must have all of it.
+    /// Fills `buffer` from `offset` of a segment, which must be that long.
     pub(crate) fn read(
         &self,
         inner: &Inner,

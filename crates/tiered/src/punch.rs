@@ -1,10 +1,12 @@
-//! Giving back what is dead in a segment where it is: the store copies what lies between the holes into objects of their own,
-//! and the old objects go like those of a removed segment. Nothing of it comes here or is sent from here, but for
-//! what lives in objects that are too small for the store to copy out of; and every record keeps its place, which its tags
-//! hold it to.
+//! Removes dead records from a segment without moving the live ones: the store copies what lies between the
+//! holes into new objects, and the old objects are removed like those of a removed segment. No bytes travel
+//! to or from this machine, except from objects that are too small for the store to copy ranges of. Every
+//! record keeps its position, which its tags require.
 //!
-//! The order: whose the prefix is; the copies; their lengths; the catalogue, which has the segment as it is now, and condemned
-//! as it was. From there it goes as with [removed](crate::sending) ones: no manifest lists it with its holes before all is in
+//! The steps: the owner's note is checked; the copies are made; their lengths are checked; the catalogue
+//! lists the segment in its new form, and as condemned in its former one. From then on it is like
+//! [removing](crate::sending) a segment: no manifest lists the segment with its holes before everything that
+//! makes their contents dispensable is in the bucket.
 //! the bucket that makes those dispensable.
 
 use crate::bucket::BucketError;
@@ -17,10 +19,10 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Copies under way at once.
+/// How many copies are made at the same time.
 const COPIES_AT_ONCE: usize = 4;
 
-/// A segment's entry, if it is in the bucket whole.
+/// A segment's entry, if the whole segment is in the bucket.
 fn entry_of(state: &State, number: u32) -> Option<&Entry> {
     let entry = state.catalogue.segments.get(&number)?;
     let is_lost = || {
@@ -30,13 +32,13 @@ fn entry_of(state: &State, number: u32) -> Option<&Entry> {
     (!state.growing.contains_key(&number) && !is_lost()).then_some(entry)
 }
 
-/// Whether it is worth trying.
+/// Whether an attempt to punch holes can succeed.
 pub(crate) fn is_possible(inner: &Inner, number: u32) -> bool {
     let state = inner.state.lock();
     state.claim == Claim::Held && !state.copies_nothing && entry_of(&state, number).is_some()
 }
 
-/// Makes all copies, several at once. `false`: the store does not.
+/// Makes all copies, several at the same time. Returns `false` if the store does not make them.
 fn make_all(inner: &Inner, copies: &[PieceCopy]) -> Result<bool, TieredError> {
     let next = AtomicUsize::new(0);
     let outcome: Mutex<Result<bool, BucketError>> = Mutex::new(Ok(true));
@@ -56,8 +58,8 @@ fn make_all(inner: &Inner, copies: &[PieceCopy]) -> Result<bool, TieredError> {
     Ok(outcome.into_inner()?)
 }
 
-/// Makes one copy. If the store can be reached but refuses, it is not requested again: the live records are moved
-/// instead.
+/// Makes one copy. If the store can be reached but refuses, it is not asked to copy again: live records are
+/// moved instead.
 fn make(inner: &Inner, copy: &PieceCopy) -> Result<bool, BucketError> {
     let bucket = &*inner.bucket;
     if copy.length < inner.settings.copied_bytes_min {
@@ -87,7 +89,8 @@ fn make(inner: &Inner, copy: &PieceCopy) -> Result<bool, BucketError> {
     }
 }
 
-/// Punches holes into a segment. `false`: the store copies nothing, or the segment is not in the bucket.
+/// Punches holes into a segment. Returns `false` if the store copies nothing, or the segment is not in the
+/// bucket.
 pub(crate) fn punch(inner: &Inner, number: u32, holes: &[Range<u64>]) -> Result<bool, TieredError> {
     claim::look(inner)?;
     let (store, epoch, entry) = {
@@ -112,7 +115,7 @@ pub(crate) fn punch(inner: &Inner, number: u32, holes: &[Range<u64>]) -> Result<
         let mut guard = inner.state.lock();
         let state = &mut *guard;
         if entry_of(state, number) != Some(&entry) {
-            // Removed, or sent again, meanwhile; the next start removes the copies.
+            // The segment was removed, or is sent again, meanwhile. The next start removes the copies.
             return Ok(false);
         }
         let after = state.greatest();

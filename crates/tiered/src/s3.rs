@@ -1,8 +1,9 @@
-//! A bucket behind the S3 protocol: five calls over HTTP, signed, with deadlines, tried again where that can help. Large objects
-//! are written in parts; a range of an object is copied as the only part of an upload, which may have any length.
+//! A bucket behind the S3 protocol: signed calls over HTTP, with deadlines, which are repeated where that can
+//! help. Large objects are written in parts. A range of an object is copied as the only part of an upload,
+//! because such a part may have any length.
 //!
-//! Every call may be repeated: objects have names that are used once, so a request that arrives twice, or late, does what
-//! was done already.
+//! Every call may be repeated. Object names are used only once, so a request that arrives twice, or late,
+//! does only what was done already.
 
 use crate::address::{BucketAddress, Location};
 use crate::bucket::{Bucket, BucketError, ListedObject, RequestCounts, RequestKind};
@@ -24,41 +25,41 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_millis(1500))
     .with_max_times(3);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long a request may take that carries nothing.
+/// How long a request without a body may take.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Bytes a second that a request gets at least.
+/// Slowest transfer, in bytes a second, for which the deadline of a request allows.
 const PACE_BYTES: u64 = 256 << 10;
-/// Longest answer that is not an object.
+/// Longest reply that is not an object, in bytes.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// Objects of so many bytes are written in parts.
+/// Objects of at least so many bytes are written in parts.
 const PARTS_FROM: usize = 32 << 20;
-/// Bytes of a part; the last one may be shorter.
+/// Size of a part in bytes; the last one may be shorter.
 const PART_BYTES: usize = 16 << 20;
-/// Parts under way at once.
+/// How many parts of an object are sent at the same time.
 const PARTS_AT_ONCE: usize = 4;
-/// Longest object that is read whole.
+/// Longest object that is read as a whole, in bytes.
 const OBJECT_BYTES_MAX: u64 = 2 << 30;
 
 /// A bucket of an S3-compatible store.
 pub struct S3 {
     agent: Agent,
     address: BucketAddress,
-    /// Scheme, host, and with path style the bucket.
+    /// Scheme and host, and the bucket if that is in the path.
     base: String,
     host: String,
     path: String,
     region: String,
     counts: [AtomicU64; 5],
-    /// Whether the last request got no answer: then one attempt is enough.
+    /// Whether the last request got no reply. The next request is then attempted only once.
     is_away: AtomicBool,
-    /// Whether the store has said that it knows no uploads in parts.
+    /// Whether the store has replied that it does not support uploads in parts.
     knows_no_parts: AtomicBool,
 }
 
 struct HttpReply {
     status: u16,
     length: Option<u64>,
-    /// The store's name for what was written.
+    /// The ETag by which the store identifies what was written.
     tag: String,
     body: Vec<u8>,
 }
@@ -66,21 +67,21 @@ struct HttpReply {
 #[derive(Clone)]
 struct S3Request<'a> {
     kind: RequestKind,
-    /// Another method than the kind's.
+    /// The HTTP method, if it is not the usual one of the kind.
     method: Option<&'static str>,
     /// Whether it is tried again even if the last request, perhaps of another thread, got no reply.
     insists: bool,
-    /// Without the prefix; empty: the bucket.
+    /// The object's name without the prefix; empty for the bucket itself.
     object: &'a str,
     query: Vec<(String, String)>,
     range: Option<Range<u64>>,
-    /// Headers that go with what is written.
+    /// Headers to send with the object.
     headers: &'a [(&'static str, &'a str)],
     body: &'a [u8],
 }
 
 impl<'a> S3Request<'a> {
-    /// A request with this kind and object and nothing else.
+    /// A request with this kind and object, and nothing else.
     fn about(kind: RequestKind, object: &'a str) -> S3Request<'a> {
         S3Request {
             kind,
@@ -122,11 +123,11 @@ impl S3 {
         }
     }
 
-    /// As [`Bucket::put`], with headers that the store returns to readers of the object, such as `content-type`: names
-    /// in small letters.
+    /// Like [`Bucket::put`], but with headers that the store returns to readers of the object, such as
+    /// `content-type`. Their names are in small letters.
     ///
     /// # Errors
-    /// [`BucketError`]; the object may be there all the same, now or later.
+    /// [`BucketError`]; the object may exist all the same, now or later.
     pub fn put_with(
         &self,
         name: &str,
@@ -143,15 +144,15 @@ impl S3 {
         self.send(&call).map(drop)
     }
 
-    /// Writes a large object in parts, several at once, of which each is tried again by itself. `false`: the store does not
-    /// know how.
+    /// Writes a large object in parts, several at the same time. Each part is retried by itself. Returns
+    /// `false` if the store does not support that.
     fn put_in_parts(&self, whole: &S3Request<'_>) -> Result<bool, BucketError> {
         let length = whole.body.len() as u64;
         self.upload(whole, length, |of_upload| self.put_each_part(whole.body, of_upload).map(Some))
     }
 
-    /// Makes an object of so many bytes of parts, which `put` writes: their tags, or `None`, if the store cannot write such.
-    /// `false`: the store does not know how.
+    /// Makes an object of `length` bytes from parts. `put` writes the parts and returns their tags, or `None`
+    /// if the store cannot write them. Returns `false` if the store does not support uploads in parts.
     fn upload(
         &self,
         whole: &S3Request<'_>,
@@ -177,13 +178,13 @@ impl S3 {
             None => Ok(false),
         });
         if !matches!(done, Ok(true)) {
-            // What cannot be removed now is when the store is opened the next time.
+            // If the upload cannot be removed now, it is when the store is opened the next time.
             let _ = self.send(&S3Request { kind: RequestKind::Delete, insists: false, ..of_upload });
         }
         done
     }
 
-    /// Makes one object of the parts of an upload.
+    /// Completes an upload: makes one object of its parts.
     fn complete(&self, of_upload: &S3Request<'_>, length: u64, tags: &[String]) -> Result<(), BucketError> {
         let mut list = "<CompleteMultipartUpload>".to_owned();
         for (at, tag) in tags.iter().enumerate() {
@@ -193,7 +194,7 @@ impl S3 {
         list.push_str("</CompleteMultipartUpload>");
         let call = S3Request { method: Some("POST"), body: list.as_bytes(), ..of_upload.clone() };
         let answer = match self.send(&call) {
-            // It was completed by a request whose answer did not come.
+            // An earlier request may have completed the upload, and its reply was lost.
             Err(BucketError::Absent { .. })
                 if self.length(of_upload.object).is_ok_and(|found| found == length) =>
             {
@@ -201,14 +202,14 @@ impl S3 {
             }
             answer => answer?,
         };
-        // A failure may come with the status of success.
+        // A failure may come with a status of success.
         match xml::parse(&answer.body) {
             Ok(Document::CompleteMultipartUploadResult(_)) => Ok(()),
             _ => Err(self.failed(&call, xml::refusal_of(&answer.body).1)),
         }
     }
 
-    /// Writes all parts of an upload; their tags.
+    /// Writes all parts of an upload. Returns their tags.
     fn put_each_part(&self, bytes: &[u8], of_upload: &S3Request<'_>) -> Result<Vec<String>, BucketError> {
         let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES).collect();
         let (next, tags) = (AtomicUsize::new(0), Mutex::new(vec![String::new(); parts.len()]));
@@ -235,7 +236,8 @@ impl S3 {
         }
     }
 
-    /// Has the store copy a range of an object as the only part of an upload; its tag. `None`: the store cannot.
+    /// Has the store copy a range of an object as the only part of an upload. Returns its tag, or `None` if
+    /// the store cannot do that.
     fn copy_part(
         &self,
         from: &str,
@@ -249,7 +251,7 @@ impl S3 {
         let call = S3Request { headers: &headers, ..of_upload.clone() }.with("partNumber", "1");
         let answer = match self.send(&call) {
             Err(error) if is_unknown(&error) => return Ok(None),
-            // What is absent may be what is copied.
+            // The object to be copied may be the absent one.
             Err(BucketError::Absent { .. }) => {
                 return Err(BucketError::Absent { object: self.display_name(from) });
             }
@@ -257,9 +259,9 @@ impl S3 {
         };
         match xml::parse(&answer.body) {
             Ok(Document::CopyPartResult(part)) => Ok(Some(vec![part.tag])),
-            // A store that does not look at what says so takes it for a part without bytes.
+            // A store that ignores the copy headers takes the request for an empty part.
             _ if answer.body.trim_ascii().is_empty() => Ok(None),
-            // A failure may come with the status of success.
+            // A failure may come with a status of success.
             _ => Err(self.failed(&call, xml::refusal_of(&answer.body).1)),
         }
     }
@@ -273,7 +275,7 @@ impl S3 {
         format!("s3://{}/{}{object}", self.address.bucket, self.address.prefix)
     }
 
-    /// Asks until there is an answer, or no more attempt is worth it.
+    /// Sends a request, and repeats it until there is a reply or another attempt is not worth it.
     fn send(&self, call: &S3Request<'_>) -> Result<HttpReply, BucketError> {
         let mut is_first = true;
         let is_worth_another = |error: &BucketError| {
@@ -402,7 +404,7 @@ impl S3 {
         BucketError::Failed { bucket: self.address.place(), action, why }
     }
 
-    /// What an answer that is none means.
+    /// The error for a reply with a status of failure.
     fn refusal(
         &self,
         call: &S3Request<'_>,
@@ -438,13 +440,13 @@ impl S3 {
     }
 }
 
-/// Whether a store says that it does not know the request.
+/// Whether a store has replied that it does not support the request.
 fn is_unknown(error: &BucketError) -> bool {
     let BucketError::Failed { why, .. } = error else { return false };
     why.contains("NotImplemented") || why.contains("MethodNotAllowed")
 }
 
-/// Why there is no answer, with what helps where that is known.
+/// Why there is no reply, with advice where there is some.
 fn explained(error: &ureq::Error) -> String {
     let why = error.to_string();
     match why.contains("invalid peer certificate") {
@@ -492,7 +494,7 @@ impl Bucket for S3 {
             query.extend(next.take().map(|token| ("continuation-token".to_owned(), token)));
             let call = S3Request { query, ..S3Request::about(RequestKind::List, "") };
             let body = self.send(&call)?.body;
-            // A listing that was cut off is none, and so never looks like a short one.
+            // A truncated listing cannot be parsed, so it never looks like a short one.
             let page = match xml::parse(&body) {
                 Ok(Document::ListBucketResult(page)) => page,
                 Ok(_) => return Err(self.failed(&call, "it answered with something else".to_owned())),
@@ -532,7 +534,7 @@ impl Bucket for S3 {
             _ => Vec::new(),
         };
         let mut count = 0;
-        // What is on a further page is found at the next start.
+        // Uploads on further pages are removed at a later start.
         for one in found {
             let name = one.key.strip_prefix(&self.address.prefix);
             if let Some(name) = name.filter(|name| name.starts_with(beginning)) {
@@ -572,10 +574,10 @@ impl Bucket for S3 {
     }
 }
 
-/// Tries everything that is needed of a bucket on an object of its own, `probe-...`, before anything relies on it.
+/// Tries everything that a bucket must support, on an object `probe-...`, before anything relies on it.
 ///
 /// # Errors
-/// [`BucketError`]: what does not work, and the way out.
+/// [`BucketError`], which says what does not work, and what to do.
 pub fn probe(bucket: &dyn Bucket, mark: &[u8; 16]) -> Result<(), BucketError> {
     let name = format!("probe-{}", crate::sign::hex(mark));
     let failed = |action: &str, why: &str| BucketError::Failed {

@@ -1,8 +1,10 @@
-//! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
+//! The thread that sends sealed segments, writes manifests, and removes objects that nothing lists.
 //!
-//! The order, for each segment: its objects; their lengths asked for; the catalogue; a manifest; the head that names it; a look
-//! whether the prefix is still ours; and only then the local file may go, and with it the parts that it does not consist of.
-//! For a removed one: all segments that have what was moved out of it; a manifest without it; the catalogue; a while; and
+//! A segment is sent in these steps: its objects are written; their lengths are checked; the catalogue lists
+//! it; a manifest lists it; the head names that manifest; the owner's note is checked. Only then may its
+//! local file be removed, and the parts that it does not consist of. A segment is removed in these steps: all
+//! segments with contents that were moved out of it are sent; a manifest without it is written; the catalogue
+//! notes that; some time passes; its objects are removed.
 //! then its objects.
 
 use crate::address::Durability;
@@ -21,7 +23,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Until the storage is dropped.
+/// Runs until the storage is dropped.
 pub(crate) fn run(inner: &Inner) {
     loop {
         let outcome = step(inner);
@@ -42,7 +44,7 @@ pub(crate) fn run(inner: &Inner) {
     }
 }
 
-/// One segment, or one round of clearing up.
+/// Sends one segment, and clears up once.
 pub(crate) fn step(inner: &Inner) -> Result<(), TieredError> {
     claim::look(inner)?;
     let next = next_sealed(&inner.state.lock().growing);
@@ -64,7 +66,7 @@ fn next_sealed(growing: &std::collections::BTreeMap<u32, crate::tiered::LocalSeg
     growing.iter().find(|(_, growing)| sealed(growing)).map(|(number, _)| *number)
 }
 
-/// A sealed segment that goes to the bucket.
+/// A sealed segment that is sent to the bucket.
 struct SealedSegment<'a> {
     inner: &'a Inner,
     store: StoreId,
@@ -84,10 +86,10 @@ fn send(inner: &Inner, number: u32) -> Result<(), TieredError> {
         (file.clone(), growing.written, growing.tail > 0 || !growing.begun.is_empty())
     };
     if is_begun && inner.settings.durability == Durability::Object {
-        // Threads that wait for its end are sending it already.
+        // Other threads that wait for this segment's end may be sending its last parts already.
         tails::send_until(inner, number, length, Instant::now() + inner.settings.patience)?;
     }
-    // A server that takes over refuses a prefix that has objects and no manifest.
+    // A server that takes over refuses a prefix that has objects but no manifest.
     ensure_manifest(inner)?;
     let name = holdfast_log::segment_name(number);
     let mut bytes = vec![0; usize::try_from(length).expect("segments are at most 1 GiB")];
@@ -120,7 +122,7 @@ fn send(inner: &Inner, number: u32) -> Result<(), TieredError> {
     }
     inner.save().map_err(TieredError::io("writing", "the catalogue of objects"))?;
     put_manifest(inner)?;
-    // From here on it is as good as parts that count.
+    // From here on, the segment is as well protected as acknowledged parts.
     claim::look(inner)?;
     let is_gone = {
         let mut guard = inner.state.lock();
@@ -154,7 +156,7 @@ fn send(inner: &Inner, number: u32) -> Result<(), TieredError> {
 }
 
 impl SealedSegment<'_> {
-    /// Puts all of it into one object.
+    /// Writes the whole segment as one object.
     fn put_whole(&self) -> Result<Form, TieredError> {
         let sum = Sha256::digest(&self.bytes).into();
         let object = names::segment(&self.store, self.number, self.epoch, &sum);
@@ -162,7 +164,7 @@ impl SealedSegment<'_> {
         Ok(Form::Whole { sum })
     }
 
-    /// Sends once more those parts that are small, as one.
+    /// Sends adjacent small parts once more, joined into one.
     fn put_joined(&self, planned: Vec<Part>) -> Result<Form, TieredError> {
         let mut offset = 0;
         for part in &planned {
@@ -178,7 +180,8 @@ impl SealedSegment<'_> {
         Ok(Form::Parts(planned))
     }
 
-    /// Writes the segment's outline as an object of its own, so that making an index need not read the whole segment.
+    /// Writes the segment's outline as an object of its own, so that building an index need not read the
+    /// whole segment.
     fn put_outline(&self) -> Result<Option<[u8; 16]>, TieredError> {
         let Some(outline) = outline_of(self.number, &self.bytes) else { return Ok(None) };
         let sum = *outline.last_chunk().expect("it ends with its sum");
@@ -187,13 +190,13 @@ impl SealedSegment<'_> {
         Ok(Some(sum))
     }
 
-    /// Asks whether everything is there, and as long as it should be.
+    /// Checks that all objects exist and have the right lengths.
     fn check(&self, entry: &Entry) -> Result<(), TieredError> {
         let inner = self.inner;
         let objects = entry.objects(&self.store);
         let listed = match objects.len() {
             0..=2 => Vec::new(),
-            // One listing instead of many requests; objects it does not show are requested by name.
+            // One listing instead of many requests. Objects that it does not show are requested by name.
             _ => {
                 let beginning = names::tails_of(&self.store, self.number, self.epoch);
                 inner.note(inner.bucket.list(&beginning))?
@@ -216,8 +219,8 @@ impl SealedSegment<'_> {
     }
 }
 
-/// Makes sure that a manifest of this start is in the bucket that says how the store is to be read: what it lists, and what
-/// follows in tails, is of no use without.
+/// Makes sure that the bucket has a manifest of this start that contains the store's `FORMAT`. Without that,
+/// the listed segments, and later tails, could not be read.
 pub(crate) fn ensure_manifest(inner: &Inner) -> Result<(), TieredError> {
     let last = inner.state.lock().manifest.as_ref().map(|last| last.has_format);
     match last {
@@ -227,7 +230,7 @@ pub(crate) fn ensure_manifest(inner: &Inner) -> Result<(), TieredError> {
     }
 }
 
-/// What the store's `FORMAT` file says; nothing as long as there is none.
+/// The contents of the store's `FORMAT` file; empty as long as there is none.
 fn format(inner: &Inner) -> Result<Vec<u8>, TieredError> {
     match inner.local.open("FORMAT") {
         Ok(file) => {
@@ -241,7 +244,7 @@ fn format(inner: &Inner) -> Result<Vec<u8>, TieredError> {
     }
 }
 
-/// Says in the bucket which segments make up the store.
+/// Writes a manifest of the segments that make up the store, and the head that makes it valid.
 pub(crate) fn put_manifest(inner: &Inner) -> Result<(), TieredError> {
     let format = format(inner)?;
     let _writing = inner.manifests.lock();
@@ -249,7 +252,7 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), TieredError> {
         let mut state = inner.state.lock();
         claim::lost(&state.claim)?;
         let manifest = state.catalogue.to_manifest(format);
-        // Its number is used once, whether it arrives or not.
+        // The number is used once, even if the manifest does not arrive.
         state.catalogue.manifest = manifest.number;
         (state.is_dirty, state.needs_manifest) = (true, false);
         manifest
@@ -260,7 +263,7 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), TieredError> {
     let put = || {
         inner.save().map_err(TieredError::io("writing", "the catalogue of objects"))?;
         inner.note(inner.bucket.put(&name, &manifest.to_bytes()))?;
-        // Only now it counts: nothing that it replaces goes before.
+        // The manifest is valid only with this head; nothing that it replaces is removed before.
         let name = names::head(&manifest.store, manifest.epoch);
         Ok(inner.note(inner.bucket.put(&name, head.to_text().as_bytes()))?)
     };
@@ -275,9 +278,9 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), TieredError> {
     Ok(())
 }
 
-/// Removes condemned segments from the manifest when all of their contents are in the bucket in other segments. Only
-/// the last listed segment stays until there is a later one: the parts after it name it as their predecessor, and a
-/// server that takes over continues its numbers, so that no position is used twice.
+/// Removes condemned segments from the manifest when all of their contents are in the bucket in other
+/// segments. The last listed segment stays until there is a later one: the parts after it name it as their
+/// predecessor, and a server that takes over continues its numbers, so that no position is used twice.
 fn unlist(inner: &Inner) -> Result<(), TieredError> {
     let unlisted: Vec<Entry> = {
         let mut guard = inner.state.lock();
@@ -288,7 +291,8 @@ fn unlist(inner: &Inner) -> Result<(), TieredError> {
         let listed = |one: &&CondemnedSegment| one.unlisted_s.is_none();
         let greatest = condemned.iter().filter(listed).map(|one| one.entry.number).max();
         let is_last = |number| Some(number) == greatest && segments.range(number..).next().is_none();
-        // In the order in which they were removed: a manifest shows the store as it was after some removal.
+        // They are removed in the order in which they were condemned, so that a manifest shows the store as
+        // it was at some moment.
         let ready = |one: &&mut CondemnedSegment| one.after < before && !is_last(one.entry.number);
         let listed = condemned.iter_mut().filter(|one| one.unlisted_s.is_none());
         let mut unlisted = Vec::new();
@@ -309,10 +313,10 @@ fn unlist(inner: &Inner) -> Result<(), TieredError> {
     })
 }
 
-/// Removes objects that nothing needs.
+/// Removes objects that nothing needs any more.
 fn clear_up(inner: &Inner) -> Result<(), TieredError> {
     let (old, due) = {
-        // A manifest that is on its way does not count yet.
+        // With this lock, no manifest is on its way that is not valid yet.
         let _writing = inner.manifests.lock();
         let state = inner.state.lock();
         if state.claim != Claim::Held || state.needs_manifest {

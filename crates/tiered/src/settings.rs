@@ -8,26 +8,29 @@ use std::time::Duration;
 /// The settings of tiered storage.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// When what was stored is acknowledged.
+    /// When stored data is acknowledged.
     pub durability: Durability,
-    /// Most bytes of the local disk for segments that wait, copies of those that do not, and ranges that were read.
+    /// Most bytes of the local disk for unsent segments, copies of sent ones, and ranges that were read.
     pub cache_bytes: u64,
     /// How long an object stays after nothing lists it any more.
     pub condemned: Duration,
-    /// Parts of a segment with fewer bytes are joined when it is sealed, and are not sent at the same time.
+    /// Parts of a segment with fewer bytes are joined when it is sealed. While other parts are being sent, no
+    /// smaller part is begun.
     pub part_bytes_min: u64,
-    /// Ranges of objects with fewer bytes are not copied by the store: Amazon's copies none of 5 MiB or less.
+    /// Ranges of objects with fewer bytes are not copied by the store: Amazon's does not copy from objects of
+    /// 5 MiB or less.
     pub copied_bytes_min: u64,
     /// How long an acknowledgement waits for the bucket.
     pub patience: Duration,
-    /// How often what could not be done is tried again, and the owner's note is looked at.
+    /// How often failed work is tried again, and the owner's note is checked.
     pub every: Duration,
-    /// The operator accepts what is in the bucket as it is.
+    /// Whether the operator accepts what is in the bucket as it is.
     pub anew: bool,
-    /// This is one of several servers of which one is elected: what another one has taken over since the last time is taken
-    /// over from it, and what is local from then is given up. Not for [`Durability::Local`].
+    /// Whether this is one of several servers of which one is elected. It then takes the store over from
+    /// another server that has had it since, and gives up its older local state. Not for
+    /// [`Durability::Local`].
     pub takes_over: bool,
-    /// How this machine is called in the owner's note.
+    /// This machine's name in the owner's note.
     pub host: String,
 }
 
@@ -48,13 +51,13 @@ impl Default for Settings {
     }
 }
 
-/// Why tiered storage cannot be opened.
+/// Why tiered storage cannot be opened, or a later request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TieredError {
-    /// The bucket.
+    /// The bucket failed or refused.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// The local disk.
+    /// The local disk failed.
     #[error("{action} {file}: {error}")]
     Io {
         /// The action that failed.
@@ -69,10 +72,10 @@ pub enum TieredError {
     InUse {
         /// The data directory.
         directory: String,
-        /// Which process has it, as far as that is known.
+        /// Which process has it, if the system says so.
         why: String,
     },
-    /// The bucket has a store, and the directory is new.
+    /// The bucket has a store, but the directory is new.
     #[error(
         "{bucket} has the store of {owner}. If that server's data directory is lost, --blocks-anew takes the store over; else \
          start it on that directory, or give this one another prefix"
@@ -80,7 +83,7 @@ pub enum TieredError {
     Occupied {
         /// The bucket.
         bucket: String,
-        /// Whose store it is, and since when.
+        /// Which server has the store, and since when.
         owner: String,
     },
     /// The bucket is not the one that was there before.
@@ -93,12 +96,12 @@ pub enum TieredError {
         /// What can be done.
         way_out: String,
     },
-    /// What is local, or was read from the bucket, is damaged.
+    /// A local file, or an object that was read, is damaged.
     #[error("{what} is damaged: {why}")]
     Damaged {
         /// The file or object.
         what: String,
-        /// What is wrong, and the way out.
+        /// What is wrong, and what to do.
         why: String,
     },
 }
@@ -109,7 +112,7 @@ impl TieredError {
         move |error| TieredError::Io { action, file, error }
     }
 
-    /// As what a file of the log fails with.
+    /// The error that a file of the log fails with.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             TieredError::Bucket(error) => error.into(),
@@ -118,7 +121,7 @@ impl TieredError {
         }
     }
 
-    /// Whether the bucket is only not reached.
+    /// Whether the error is only that the bucket cannot be reached.
     pub fn is_away(&self) -> bool {
         matches!(self, TieredError::Bucket(BucketError::Away { .. }))
     }

@@ -1,6 +1,6 @@
 //! Signatures of requests: AWS Signature Version 4, in headers. The time is an argument.
 //!
-//! The SHA-256 of what is sent is signed, so the store refuses what was altered on the way.
+//! The SHA-256 of the body is signed, so the store refuses a body that was altered on the way.
 
 use crate::credentials::Credentials;
 use hmac::{Hmac, Mac};
@@ -12,15 +12,15 @@ use sha2::{Digest as _, Sha256};
 pub struct UnsignedRequest<'a> {
     /// The method.
     pub method: &'a str,
-    /// Host, with a port if it is not the usual one.
+    /// Host, with a port if it is not the default one.
     pub host: &'a str,
-    /// The path, encoded as it is sent.
+    /// The path, encoded as in the request.
     pub path: &'a str,
-    /// Pairs of the query, encoded as they are sent, in order of name.
+    /// Pairs of the query, encoded as in the request, sorted by name.
     pub query: &'a [(String, String)],
     /// Further headers to be signed: names in small letters.
     pub headers: &'a [(&'a str, &'a str)],
-    /// SHA-256 of what is sent, in hexadecimal digits.
+    /// SHA-256 of the body, in hexadecimal digits.
     pub payload: &'a str,
     /// Region of the bucket.
     pub region: &'a str,
@@ -37,7 +37,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Text with all but letters, digits, `-`, `.`, `_` and `~` as `%XX`; of a path the slashes stay.
+/// Percent-encodes all characters except letters, digits, `-`, `.`, `_` and `~`; in a path, slashes stay too.
 pub(crate) fn encoded(text: &str, is_path: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -99,7 +99,7 @@ fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// `20130524T000000Z`.
+/// A time as in `20130524T000000Z`.
 pub(crate) fn timestamp(now_s: u64) -> String {
     let time = i64::try_from(now_s).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.unwrap_or(Timestamp::MAX).strftime("%Y%m%dT%H%M%SZ").to_string()
@@ -142,8 +142,8 @@ mod tests {
         authorization.rsplit_once('=').unwrap().1.to_owned()
     }
 
-    /// Proves: requests are signed as Amazon's published examples are ("Signature Calculations for the Authorization
-    /// Header: Transferring Payload in a Single Chunk").
+    /// Proves: the signatures of Amazon's published examples are reproduced ("Signature Calculations for the
+    /// Authorization Header: Transferring Payload in a Single Chunk").
     #[test]
     fn published_examples_are_met() {
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
         );
     }
 
-    /// Proves: times are written as calendars say, over a leap day and the end of a century.
+    /// Proves: times are formatted correctly, over a leap day and the end of a century.
     #[test]
     fn times_are_written() {
         for (seconds, text) in [

@@ -1,4 +1,4 @@
-//! Segments and everything else by the names of their files: what the log sees of a bucket.
+//! The view that the log has of a bucket: segments and all other files, by their names.
 
 use crate::catalogue::{self, CondemnedSegment};
 use crate::file::TieredFile;
@@ -66,7 +66,8 @@ impl Storage for Tiered {
         let after = state.greatest();
         if let Some(growing) = state.growing.get_mut(&number) {
             if growing.is_sealed && growing.written > holdfast_log::SEGMENT_HEADER_BYTES {
-                // It is sent all the same, as what was moved out of it is not in the bucket yet.
+                // The segment is sent all the same, because records that were moved out of it are not in the
+                // bucket yet.
                 growing.removed_after = Some(after);
                 state.catalogue.leaving.insert(number, after);
                 state.is_dirty = true;

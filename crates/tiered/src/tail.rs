@@ -1,24 +1,27 @@
-//! The objects that have parts of a segment: sent while it is written, for who promises that what was acknowledged is in the
-//! bucket; and joined ones, made of those when it is sealed.
+//! Objects with parts of a segment. Some are sent while the segment is being written, so that acknowledged
+//! data is in the bucket. Others are joined from those when the segment is sealed.
 //!
 //! ```text
 //! 0 magic "HFTAIL02" | 8 segment u32 | 12 previous segment u32 | 16 offset u64 | 24 previous segment's length u64
 //! 32 acknowledged offset u32 | 36 acknowledged segment u32 | 40 BLAKE3 of all but these [24] | 64 the bytes
 //! ```
 //!
-//! Numbers are little-endian. The first part of a segment begins at offset 0, each other where another one ended. Several may
-//! be under way at once, so that a crash can leave a gap before the last ones; that is no loss, since none of them was
-//! acknowledged. But each says up to where the log *was* acknowledged when it was begun: where that is not there, it is
-//! missing. The first part of a segment is begun when all of the segment before it, which it names with its length, is there.
+//! Numbers are little-endian. The first part of a segment begins at offset 0, and each other part where
+//! another one ended. Several may be sent at the same time, so a crash can leave a gap before the last ones.
+//! That is no loss, since none of them was acknowledged. But each part says up to where the log *was*
+//! acknowledged when the part was begun: if the log does not reach that far, data is missing. The first part
+//! of a segment is begun when the whole segment before it is in the bucket; the part names that segment and
+//! its length.
 //!
-//! An earlier layout, read only: "HFTAIL01", at 32 the SHA-256 of the bytes [32]. Those were sent one after the other.
+//! An earlier layout is only read: "HFTAIL01", with the SHA-256 of the bytes at 32 [32]. Those parts were
+//! sent one after the other.
 
 use holdfast_log::Position;
 use sha2::{Digest as _, Sha256};
 
 const MAGIC: &[u8; 8] = b"HFTAIL02";
 const MAGIC_ONE: &[u8; 8] = b"HFTAIL01";
-/// Bytes before those of the segment.
+/// Bytes of the header before the segment's bytes.
 pub(crate) const TAIL_HEADER_BYTES: usize = 64;
 const SUMMED_BYTES: usize = 40;
 const SUM_BYTES: usize = TAIL_HEADER_BYTES - SUMMED_BYTES;
@@ -28,13 +31,13 @@ const SUM_BYTES: usize = TAIL_HEADER_BYTES - SUMMED_BYTES;
 pub(crate) struct TailHead {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
-    /// The segment before this one, and its length; 0: there is none.
+    /// The number and length of the segment before this one; number 0 if there is none.
     pub(crate) previous: (u32, u64),
-    /// Everything before this was acknowledged when the part was begun.
+    /// Everything before this position was acknowledged when the part was begun.
     pub(crate) acknowledged: Position,
 }
 
-/// A part, checked.
+/// A part whose checksum was verified.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tail {
     pub(crate) head: TailHead,
@@ -42,7 +45,7 @@ pub(crate) struct Tail {
 }
 
 impl TailHead {
-    /// Writes the header before the bytes of a part, for which `object` has room.
+    /// Writes the header to the beginning of `object`, whose rest are the bytes of the part.
     pub(crate) fn write(&self, object: &mut [u8]) {
         let (header, bytes) = object.split_at_mut(TAIL_HEADER_BYTES);
         header[..8].copy_from_slice(MAGIC);
@@ -62,7 +65,7 @@ fn sum_of(header: &[u8], bytes: &[u8]) -> [u8; SUM_BYTES] {
 }
 
 impl Tail {
-    /// `None`: it is not what was written.
+    /// Decodes and verifies a part. Returns `None` if it is not what was written.
     pub(crate) fn of_bytes(mut object: Vec<u8>) -> Option<Tail> {
         let (header, rest) = object.split_first_chunk::<TAIL_HEADER_BYTES>()?;
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
@@ -75,7 +78,7 @@ impl Tail {
         };
         let acknowledged = match (is_one, offset) {
             (false, _) => Position::from_u64(long(32)),
-            // There was no part before all of what came before it was there.
+            // Such a part was begun only when everything before it was in the bucket.
             (true, 0) => Position { segment: previous.0, offset: u32::try_from(previous.1).ok()? },
             (true, offset) => Position { segment, offset: u32::try_from(offset).ok()? },
         };
@@ -103,8 +106,8 @@ mod tests {
         hex.chunks(2).map(byte).collect()
     }
 
-    /// Proves: a part comes back as it was sent and is laid out as the golden one; one of the earlier layout is read; and no
-    /// altered or shortened one is.
+    /// Proves: a part decodes to what was encoded, and equals the golden bytes; a part of the earlier layout
+    /// is read; and every altered or shortened part is refused.
     #[test]
     fn altered_parts_are_refused() {
         let mut object = vec![5; TAIL_HEADER_BYTES + 20];

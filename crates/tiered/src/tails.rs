@@ -1,6 +1,7 @@
-//! Sends parts of a segment while it is written, where acknowledged data must be in the bucket. Each part has what was
-//! written since the last, so that one request makes the writes of all waiting threads durable. If much waits, several
-//! parts are sent at once. When the segment is sealed, it [consists](crate::entry) of them.
+//! Sends parts of a segment while it is being written, if acknowledged data must be in the bucket. Each part
+//! has everything written since the last one, so that one request makes the writes of all waiting threads
+//! durable. If many bytes wait, several parts are sent at the same time. When the segment is sealed, it
+//! [consists](crate::entry) of them.
 
 use crate::bucket::BucketError;
 use crate::claim;
@@ -13,17 +14,17 @@ use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_log::{Position, SEGMENT_HEADER_BYTES, segment_name};
 use std::time::{Duration, Instant};
 
-/// Longest part.
+/// Longest part, in bytes.
 const PART_BYTES: u64 = 8 << 20;
-/// Most parts of a segment under way at once.
+/// Most parts of a segment that are sent at the same time.
 const UNDER_WAY_MAX: usize = 4;
-/// How long an acknowledgement waits once the bucket has been away.
+/// How long an acknowledgement waits if the last request to the bucket failed.
 const PATIENCE_AWAY: Duration = Duration::from_secs(1);
-/// Longest pause before a request that failed is sent again.
+/// Longest pause before a failed request is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Sends what is on the local disk for good and not in the bucket, and makes sure that it counts. Callers share requests; and
-/// while one looks at the owner's note, another sends what came next.
+/// Sends everything that is durable on the local disk and not in the bucket, and makes sure that it is valid
+/// there. Callers share requests; while one checks the owner's note, another sends what was written next.
 pub(crate) fn confirm(inner: &Inner) -> Result<(), TieredError> {
     let (targets, trouble) = {
         let state = inner.state.lock();
@@ -38,7 +39,8 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), TieredError> {
         Some(_) => inner.settings.patience.min(PATIENCE_AWAY),
     };
     let deadline = Instant::now() + patience;
-    // In order: the first part of a segment is begun when all of the one before is there.
+    // In order, because the first part of a segment is begun when the whole segment before it is in the
+    // bucket.
     for (number, until) in &targets {
         send_until(inner, *number, *until, deadline)?;
     }
@@ -51,8 +53,8 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), TieredError> {
         }
         state.growing.iter().map(|(number, growing)| (*number, growing.tail)).collect()
     };
-    // A server that takes over writes the note first and reads the bucket after that. So if the note is still ours, it
-    // will find what was sent before.
+    // A server that takes over writes the note first and reads the bucket after that. So if the note is still
+    // this server's, a later server will find what was sent before.
     patiently(inner, deadline, || claim::look(inner))?;
     let mut state = inner.state.lock();
     for (number, tail) in sent {
@@ -63,10 +65,11 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), TieredError> {
     Ok(())
 }
 
-/// Sends parts of a segment, or waits for those that others send, until all before `until` is in the bucket.
+/// Sends parts of a segment, or waits for those that other threads send, until everything before `until` is
+/// in the bucket.
 ///
 /// # Errors
-/// The bucket's, or that it takes longer than the deadline.
+/// The error of the bucket, also if the deadline has passed.
 pub(crate) fn send_until(
     inner: &Inner,
     number: u32,
@@ -94,7 +97,7 @@ pub(crate) fn send_until(
             let mut state = inner.state.lock();
             match state.growing.get_mut(&number) {
                 Some(growing) => growing.end_part(range.0, sent.is_ok()),
-                // Meanwhile all of it went in another way.
+                // Meanwhile the whole segment was sent in another way.
                 None if sent.is_ok() => {
                     let catalogue = &state.catalogue;
                     let name = names::tail(&catalogue.store, number, catalogue.epoch, range.0);
@@ -114,7 +117,7 @@ fn late(inner: &Inner) -> BucketError {
     inner.state.lock().trouble.clone().unwrap_or_else(others)
 }
 
-/// Tries again while the bucket is away, until it is too late.
+/// Repeats an attempt while the bucket cannot be reached, until the deadline.
 fn patiently(
     inner: &Inner,
     deadline: Instant,
@@ -124,10 +127,10 @@ fn patiently(
     attempt.retry(pauses).when(|error| error.is_away() && Instant::now() < deadline).call()
 }
 
-/// What is to be done so that a segment is in the bucket up to somewhere.
+/// The next step of sending a segment up to an offset.
 enum Next {
     Done,
-    /// Send a part: from, to.
+    /// Send the part from the first offset to the second.
     Send(u64, u64),
     /// Other threads are sending what is needed.
     Wait,
@@ -144,12 +147,13 @@ fn next_part(state: &mut State, settings: &Settings, number: u32, until: u64) ->
     }
     let from = growing.begun.back().map_or(growing.tail, |part| part.to);
     let under_way = growing.begun.iter().filter(|part| part.state == PartState::UnderWay).count();
-    // All that is synced by now, also for threads that came later.
+    // The part has everything that is synced by now, including writes of threads that came later.
     let waiting = growing.synced.saturating_sub(from);
     let may_begin = match under_way {
         0 => waiting > 0,
         UNDER_WAY_MAX.. => false,
-        // What is little is gathered meanwhile; the more are under way, the more.
+        // While parts are being sent, small writes are gathered; the more parts are being sent, the more is
+        // gathered.
         under_way => waiting >= (settings.part_bytes_min << under_way).min(PART_BYTES),
     };
     if !may_begin || from >= until {
@@ -164,7 +168,7 @@ fn send_part(inner: &Inner, number: u32, (from, to): (u64, u64)) -> Result<(), T
     if inner.state.lock().claim == Claim::Pending {
         claim::take(inner)?;
     }
-    // Without a manifest the part would not be found.
+    // Without a manifest, a server that takes over would not find the part.
     crate::sending::ensure_manifest(inner)?;
     let (file, name, head) = {
         let state = inner.state.lock();
@@ -175,12 +179,13 @@ fn send_part(inner: &Inner, number: u32, (from, to): (u64, u64)) -> Result<(), T
         let (previous, acknowledged) = (state.before(number), state.acknowledged(number));
         (file, name, TailHead { segment: number, offset: from, previous, acknowledged })
     };
-    // Tried again, it may say more of what was acknowledged; an earlier copy that arrives late says less, which is as true.
+    // A repeated part may name a later acknowledged position. An earlier copy that arrives late names an
+    // earlier one, which is also true.
     let object = object_of(&*file, &head, to - from)?;
     Ok(inner.note(inner.bucket.put(&name, &object))?)
 }
 
-/// The object of a part of so many bytes.
+/// The object of a part of `length` bytes.
 pub(crate) fn object_of(
     file: &dyn holdfast_log::StorageFile,
     head: &TailHead,
@@ -198,7 +203,7 @@ pub(crate) fn object_of(
 }
 
 impl LocalSegment {
-    /// A part that was under way has arrived, or has failed.
+    /// Notes that a part has arrived or failed.
     fn end_part(&mut self, from: u64, is_there: bool) {
         if let Some(part) = self.begun.iter_mut().find(|part| part.from == from) {
             part.state = if is_there { PartState::Arrived } else { PartState::Failed };
@@ -212,25 +217,26 @@ impl LocalSegment {
 }
 
 impl State {
-    /// What is on the local disk for good and may not be in the bucket, or not count there: segments, up to where.
+    /// Segments with bytes that are durable on the local disk but may not be validly in the bucket, each with
+    /// the offset up to which they are durable.
     fn not_vouched(&self) -> Vec<(u32, u64)> {
         let growing = self.growing.iter().map(|(number, growing)| (*number, growing.synced));
         let has_records = growing.filter(|(_, synced)| *synced > SEGMENT_HEADER_BYTES);
         has_records.filter(|(number, synced)| !self.is_vouched(*number, *synced)).collect()
     }
 
-    /// Whether a server that takes over finds a segment up to this offset. A segment that is not local any more is in
-    /// the bucket as a whole.
+    /// Whether a server that takes over finds a segment up to this offset. A segment without a local record
+    /// is in the bucket as a whole.
     fn is_vouched(&self, number: u32, until: u64) -> bool {
         self.growing.get(&number).is_none_or(|growing| growing.vouched >= until)
     }
 
-    /// The position up to which the log was acknowledged, as a part of this segment notes it: it may be behind, never
-    /// ahead.
+    /// The position up to which the log was acknowledged, for a part of this segment. It may be too early,
+    /// but never too late.
     fn acknowledged(&self, number: u32) -> Position {
         let growing = self.growing.range(..=number).rev().find(|(_, growing)| growing.vouched > 0);
         let growing = growing.map(|(number, growing)| (*number, growing.vouched));
-        // One that is listed and still grows may not count yet.
+        // A listed segment that is still in `growing` may not be valid yet.
         let listed = self.catalogue.segments.range(..number).rev();
         let mut listed = listed.filter(|(number, _)| !self.growing.contains_key(number));
         let listed = listed.next().map(|(number, entry)| (*number, entry.length));
@@ -238,8 +244,8 @@ impl State {
         Position { segment, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
     }
 
-    /// The segment before another that has records, and its length. (One without, which was begun when power failed, never
-    /// is in the bucket.)
+    /// The last segment before `number` that has records, and its length. (A segment without records, which
+    /// was begun when power failed, is never in the bucket.)
     fn before(&self, number: u32) -> (u32, u64) {
         let mut growing = self.growing.range(..number).rev();
         let growing = growing.find(|(_, growing)| growing.written > SEGMENT_HEADER_BYTES);

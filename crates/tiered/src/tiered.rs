@@ -1,4 +1,5 @@
-//! The storage itself: segments that are written here, segments that are in the bucket, and everything else, which is local.
+//! The storage itself: segments that are being written locally, segments in the bucket, and all other files,
+//! which are local.
 
 use crate::address::Durability;
 use crate::bucket::{Bucket, BucketError, RequestCounts};
@@ -19,10 +20,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The lock file held while a directory is in use, in addition to the store's own.
 pub(crate) const LOCK: &str = "objects-lock";
-/// How often it is looked whether requests have an answer.
+/// How often requests are checked for missing replies.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
-/// Segments in a bucket, with a log and a cache in front. Clones share it; the last one to go ends the thread that sends.
+/// Segments in a bucket, with a log and a cache in front of it. Clones share one storage; the last one to be
+/// dropped ends the thread that sends.
 #[derive(Clone)]
 pub struct Tiered(Arc<Handle>);
 
@@ -43,9 +45,10 @@ pub(crate) struct Inner {
     pub(crate) wake: Condvar,
     /// Wakes threads that wait for parts sent by others.
     pub(crate) arrived: Condvar,
-    /// Held while claiming the prefix: of two threads at once, one would write a note that the other has not saved.
+    /// Held while claiming the prefix: of two threads at once, one would write a note that the other has not
+    /// saved.
     pub(crate) taking: Mutex<()>,
-    /// Held while checking that tails which were sent count.
+    /// Held while checking that sent tails are valid.
     pub(crate) vouching: Mutex<()>,
     /// Held while writing the catalogue's file, so that an older one never replaces a newer one.
     pub(crate) writing: Mutex<()>,
@@ -54,30 +57,30 @@ pub(crate) struct Inner {
     pub(crate) pages: Pages,
 }
 
-/// A segment that the bucket does not have yet.
+/// A segment that is not in the bucket yet.
 pub(crate) struct LocalSegment {
-    /// Up to where bytes were written.
+    /// Offset up to which bytes were written.
     pub(crate) written: u64,
-    /// Up to where they are on the local disk for good.
+    /// Offset up to which bytes are durable on the local disk.
     pub(crate) synced: u64,
-    /// The segment is sealed: no more is written.
+    /// Whether the segment is sealed: nothing more is written to it.
     pub(crate) is_sealed: bool,
-    /// The log has removed it; what was moved out of it is in segments up to this one.
+    /// Set if the log has removed the segment: everything moved out of it is in segments up to this number.
     pub(crate) removed_after: Option<u32>,
-    /// Parts of it that are in the bucket, from its beginning on, without a gap.
+    /// Parts that are in the bucket, from the beginning of the segment on, without a gap.
     pub(crate) parts: Vec<Part>,
     /// The offset at which the parts end.
     pub(crate) tail: u64,
-    /// The offset at which they ended when the prefix was last found to be this server's: a server that takes over
-    /// finds the parts up to there.
+    /// The offset at which the parts ended when the prefix was last found to be this server's. A server that
+    /// takes over finds the parts up to there.
     pub(crate) vouched: u64,
-    /// Parts behind those that were begun.
+    /// Parts after those that were begun, in order.
     pub(crate) begun: VecDeque<UnfinishedPart>,
     /// Names of parts that an earlier start has sent.
     pub(crate) strays: Vec<String>,
 }
 
-/// A part that is being sent. One that has failed is sent again with the same bytes, by the next thread that needs it.
+/// A part that is being sent. If that fails, the next thread that needs the part sends the same bytes again.
 pub(crate) struct UnfinishedPart {
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -88,22 +91,22 @@ pub(crate) struct UnfinishedPart {
 pub(crate) enum PartState {
     UnderWay,
     Failed,
-    /// It is in the bucket, and one before it is not.
+    /// The part is in the bucket, but one before it is not.
     Arrived,
 }
 
-/// Whether this server may write to the bucket.
+/// Whether this server may write to its prefix of the bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
     /// The owner's note has not been read yet.
     Pending,
-    /// The owner's note is ours.
+    /// The owner's note is this server's.
     Held,
-    /// The prefix is another server's, or the bucket has changed.
+    /// The prefix is another server's, or the bucket has changed unexpectedly.
     Lost { why: String, loss: Loss },
 }
 
-/// Why the claim is lost.
+/// Why this server may not write to the prefix any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Loss {
     /// The owner's note is another server's.
@@ -115,45 +118,47 @@ pub(crate) enum Loss {
 /// A manifest in the bucket.
 pub(crate) struct LastManifest {
     pub(crate) name: String,
-    /// It has what the store's `FORMAT` file says. The first one may be older than that file.
+    /// Whether it has the contents of the store's `FORMAT` file. The first manifest may be older than that
+    /// file.
     pub(crate) has_format: bool,
 }
 
 pub(crate) struct State {
     pub(crate) catalogue: Catalogue,
     pub(crate) growing: BTreeMap<u32, LocalSegment>,
-    /// Local files of segments, the ones in the bucket among them; opened as they are needed.
+    /// Local files of segments, including copies of those in the bucket, opened as they are needed.
     pub(crate) files: BTreeMap<u32, Arc<dyn StorageFile>>,
-    /// Segments in the bucket of which there is a local copy, and when it was read last.
+    /// Segments in the bucket that have a local copy, with the time when each was read last.
     pub(crate) copies: BTreeMap<u32, u64>,
     pub(crate) claim: Claim,
     /// Objects whose loss the operator has accepted, now or earlier.
     pub(crate) lost_objects: BTreeSet<String>,
-    /// The catalogue has changed since it was written.
+    /// Whether the catalogue has changed since it was written to its file.
     pub(crate) is_dirty: bool,
-    /// No manifest of this epoch is in the bucket, or the last one is behind the catalogue.
+    /// Whether the bucket has no manifest of this epoch yet, or the last one is behind the catalogue.
     pub(crate) needs_manifest: bool,
-    /// Manifests that the newest has replaced.
+    /// Objects that were replaced and can be removed: manifests, heads and parts.
     pub(crate) old_objects: Vec<String>,
     /// The last manifest that this start wrote.
     pub(crate) manifest: Option<LastManifest>,
-    /// What the bucket said last, if that was a failure.
+    /// The bucket's last error, if its last reply was one.
     pub(crate) trouble: Option<BucketError>,
-    /// A first segment may be begun even when there is no room, so that what is here can be read.
+    /// Whether a segment was begun since the start. The first one may be begun even without room, so that the
+    /// store can be read.
     pub(crate) has_begun: bool,
     pub(crate) is_ending: bool,
-    /// The store has said that it copies nothing.
+    /// Whether the store has replied that it cannot copy ranges.
     pub(crate) copies_nothing: bool,
 }
 
-/// The status of the bucket and of what is sent there.
+/// The status of the bucket and of what is sent to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TieredStatus {
     /// Bucket and prefix.
     pub place: String,
-    /// Why the bucket is not reached, or refuses.
+    /// Why the bucket cannot be reached, or what it refused; `None` if the last request succeeded.
     pub trouble: Option<String>,
-    /// Why nothing is written there.
+    /// Why nothing is written to the bucket; `None` if it may be.
     pub doubt: Option<String>,
     /// Segments in the bucket.
     pub segments: u64,
@@ -161,16 +166,16 @@ pub struct TieredStatus {
     pub bytes: u64,
     /// Bytes that wait to be sent.
     pub waiting_bytes: u64,
-    /// Bytes of copies here that may go.
+    /// Bytes of local copies and ranges, which may be removed.
     pub cached_bytes: u64,
     /// Requests since the start.
     pub requests: RequestCounts,
 }
 
 impl Tiered {
-    /// Opens what is in `local` and the bucket. A new directory begins a store in an empty prefix; with `anew`, it
-    /// takes over the one that is there. If the bucket cannot be reached, a directory that has been in use is opened
-    /// all the same.
+    /// Opens the segments in `local` and in the bucket. A new directory begins a store in an empty prefix;
+    /// with `anew`, it takes over a store that is there. A directory that has been in use is opened even if
+    /// the bucket cannot be reached.
     ///
     /// # Errors
     /// [`TieredError`]
@@ -239,7 +244,7 @@ impl Tiered {
                 adopt::end(&*inner.local).map_err(TieredError::io("removing", adopt::MARKER))?;
                 inner.abandon_uploads();
             }
-            // What the operator is to accept must be seen first.
+            // If the operator is to accept what the bucket has, it must be reached first.
             Err(error) if is_known && !inner.settings.anew && error.is_away() => tracing::error!("{error}"),
             Err(error) => return Err(error),
         }
@@ -256,8 +261,8 @@ impl Tiered {
         Ok(Tiered(Arc::new(Handle { inner, sender: Some(sender), _lock: lock })))
     }
 
-    /// Makes sure that everything that is on the local disk for good is acknowledged by the bucket too, if that is the
-    /// promise; nothing is lost when it fails, and it may be called again.
+    /// Makes sure that everything that is durable on the local disk is in the bucket too, if the address asks
+    /// for that. Nothing is lost if it fails, and it may be called again.
     ///
     /// # Errors
     /// [`TieredError`]
@@ -268,7 +273,7 @@ impl Tiered {
         }
     }
 
-    /// The status of the bucket and of what is sent there.
+    /// The status of the bucket and of what is sent to it.
     pub fn status(&self) -> TieredStatus {
         let inner = self.inner();
         let state = inner.state.lock();
@@ -288,7 +293,7 @@ impl Tiered {
         }
     }
 
-    /// Why nothing is written to the bucket: then no garbage may be collected either.
+    /// Fails if nothing may be written to the bucket; then no garbage may be collected either.
     ///
     /// # Errors
     /// [`TieredError::Doubtful`]
@@ -296,7 +301,7 @@ impl Tiered {
         claim::lost(&self.inner().state.lock().claim)
     }
 
-    /// A description of the server that has taken over the store; `None`: no other has.
+    /// A description of the server that has taken over the store; `None` if none has.
     pub fn taken_over(&self) -> Option<String> {
         match &self.inner().state.lock().claim {
             Claim::Lost { why, loss: Loss::Another } => Some(why.clone()),
@@ -309,7 +314,8 @@ impl Tiered {
         !self.inner().state.lock().lost_objects.is_empty()
     }
 
-    /// The store's name: wherever it is opened it is the same, but for one that lacks objects whose loss was accepted.
+    /// The store's name. It is the same wherever the store is opened, except if it lacks objects whose loss
+    /// was accepted.
     pub fn name(&self) -> [u8; 16] {
         let state = self.inner().state.lock();
         let store = state.catalogue.store;
@@ -321,7 +327,8 @@ impl Tiered {
         *sum.finalize().first_chunk().expect("it is longer")
     }
 
-    /// The object that has a segment, by the name of its file, with bucket and prefix; `None`: it is local only.
+    /// The object, with bucket and prefix, that has the segment with this file name; `None` if the segment is
+    /// only local.
     pub fn object_of(&self, file: &str) -> Option<String> {
         let number = segment_number(file)?;
         let inner = self.inner();
@@ -350,16 +357,17 @@ impl Drop for Handle {
 }
 
 impl State {
-    /// Sorts the segments in the directory: copies of what is in the bucket, and what it does not have yet.
+    /// Sorts the segments in the directory into copies of segments in the bucket, and segments that are not
+    /// in the bucket yet.
     fn find_files(&mut self, local: &dyn Storage) -> Result<(), TieredError> {
         let names = local.list().map_err(TieredError::io("listing", &local.describe()))?;
         let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
         numbers.sort_unstable();
-        // Sent, and removed before that was noted.
+        // Segments that were sent and removed before that was noted.
         let leaving: Vec<u32> = self.catalogue.leaving.keys().copied().collect();
         leaving.into_iter().for_each(|number| self.condemn_if_leaving(number));
         let condemned: BTreeSet<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
-        // The last that has records; here or in the bucket.
+        // The last segment that has records, local or in the bucket.
         let mut last_written = self.catalogue.segments.keys().next_back().copied().unwrap_or(0);
         for &number in numbers.iter().rev().take_while(|number| **number > last_written) {
             let name = segment_name(number);
@@ -371,7 +379,7 @@ impl State {
         }
         for &number in &numbers {
             let name = segment_name(number);
-            // One into which holes were punched is still there.
+            // A segment with punched holes is condemned in its former form, but still exists.
             if condemned.contains(&number) && !self.catalogue.segments.contains_key(&number) {
                 local.remove(&name).map_err(TieredError::io("removing", &name))?;
                 continue;
@@ -380,16 +388,17 @@ impl State {
             let length = file.len().map_err(TieredError::io("measuring", &name))?;
             match self.catalogue.segments.get(&number) {
                 Some(entry) if entry.length == length => drop(self.copies.insert(number, 0)),
-                // Not what was sent: the bucket has the right one.
+                // The file is not what was sent; the bucket has the right contents.
                 Some(_) => {
                     local.remove(&name).map_err(TieredError::io("removing", &name))?;
                     continue;
                 }
                 None => {
                     let removed_after = self.catalogue.leaving.get(&number).copied();
-                    // One that others with records follow, or that the log has removed. The log begins the next segment
-                    // before it seals one, so that of the last with records it may have to cut off what a power loss has
-                    // left torn; that is not sent.
+                    // Sealed are segments that others with records follow, or that the log has removed. The
+                    // last one with records is not: the log begins the next segment before it seals one, so
+                    // recovery may have to cut off an incomplete end that a power loss has left, and that
+                    // must not be sent.
                     let is_sealed = number < last_written || removed_after.is_some();
                     let growing = LocalSegment {
                         written: length,
@@ -415,7 +424,7 @@ impl State {
         self.copies.keys().map(length).sum()
     }
 
-    /// Condemns a segment that was removed before the bucket had it.
+    /// Condemns a segment that the log removed before the bucket had it.
     pub(crate) fn condemn_if_leaving(&mut self, number: u32) {
         let Some(after) = self.catalogue.leaving.get(&number).copied() else { return };
         if let Some(entry) = self.catalogue.segments.remove(&number) {
@@ -447,12 +456,12 @@ impl LocalSegment {
         }
     }
 
-    /// Recovery has cut off a torn end.
+    /// Notes that recovery has cut off an incomplete end.
     pub(crate) fn cut(&mut self, length: u64) {
         self.written = length;
         self.synced = self.synced.min(length);
         if self.tail > length || self.begun.back().is_some_and(|part| part.to > length) {
-            // Nothing is sent before recovery; if it were, all is sent anew.
+            // Nothing is sent before recovery. If anything was, the whole segment is sent again.
             (self.tail, self.vouched) = (0, 0);
             self.parts.clear();
             self.begun.clear();
@@ -461,13 +470,14 @@ impl LocalSegment {
 }
 
 impl Inner {
-    /// What an earlier start began to send in parts and did not complete costs room, and is of no use.
+    /// Removes uploads in parts that an earlier start has begun and not completed: they use space for
+    /// nothing.
     fn abandon_uploads(&self) {
         let store = self.state.lock().catalogue.store;
         match self.bucket.abandon_uploads(&names::store(&store)) {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "uploads that a crash had cut off were given up"),
-            // It may not be allowed; a rule of the bucket can do it, too.
+            // The credentials may not allow this; a lifecycle rule of the bucket can do it too.
             Err(error) => tracing::debug!(%error, "uploads that were cut off are not looked for"),
         }
     }
@@ -501,7 +511,8 @@ impl Inner {
         outcome
     }
 
-    /// Gives back local space above the bound: the copies that were read longest ago go first.
+    /// Removes local copies and ranges until they are within the bound; those that were read longest ago go
+    /// first.
     pub(crate) fn make_room(&self) {
         let mut state = self.state.lock();
         loop {
@@ -523,7 +534,7 @@ impl Inner {
         }
     }
 
-    /// Forgets the local copy of a segment that the bucket has.
+    /// Removes the local copy of a segment that is in the bucket.
     pub(crate) fn drop_copy(&self, state: &mut State, number: u32) {
         if state.copies.remove(&number).is_some() {
             state.files.remove(&number);
@@ -535,7 +546,7 @@ impl Inner {
     }
 }
 
-/// Tells the journal of requests that have no answer, once until there are none, and when they have one.
+/// Logs when requests wait too long for a reply, and when none do any more.
 fn watch(inner: &Weak<Inner>) {
     let mut was_late = false;
     while let Some(inner) = inner.upgrade().filter(|inner| !inner.state.lock().is_ending) {

@@ -1,4 +1,4 @@
-//! A bucket whose requests are watched, so that one which never answers is reported before the request has failed.
+//! A bucket whose requests are watched, so that a request without a reply is reported before it has failed.
 
 use crate::bucket::{Bucket, BucketError, ListedObject, RequestCounts};
 use parking_lot::Mutex;
@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A request is late after so long.
+/// A request is late after this time...
 const LATE: Duration = Duration::from_secs(10);
-/// And as long again as its bytes take at this pace.
+/// ... and the time that its bytes take at this pace, in bytes a second.
 const PACE_BYTES: u64 = 256 << 10;
 
-/// Passes every request on to a bucket, and records those without a reply.
+/// Passes every request on to a bucket, and records which have had no reply yet.
 pub(crate) struct WatchedBucket {
     bucket: Arc<dyn Bucket>,
     requests: Mutex<Requests>,
@@ -66,7 +66,8 @@ impl Bucket for WatchedBucket {
     }
 
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
-        // Of a whole object it is not known how long it is: segments are the longest, and are read in ranges.
+        // The length of a whole object is not known in advance; but segments are the longest, and are read in
+        // ranges.
         let bytes = range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
         self.watch(format!("reading {name}"), bytes, |bucket| bucket.get(name, range))
     }
@@ -109,7 +110,8 @@ mod tests {
     use crate::simulated::{Delivery, Simulated};
     use std::sync::mpsc::channel;
 
-    /// Proves: a request that has had no answer for too long is told with its object, while it waits and no longer.
+    /// Proves: a request that has had no reply for too long is reported with its object, while it waits and
+    /// no longer.
     #[test]
     fn a_bucket_that_hangs_is_reported() {
         let bucket = Simulated::new();

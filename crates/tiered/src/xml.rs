@@ -1,11 +1,11 @@
-//! What a store answers in XML: listings, uploads in parts, refusals.
+//! The XML in a store's replies: listings, uploads in parts, errors.
 
 use serde::Deserialize;
 
-/// Most bytes of a refusal that are looked at.
+/// Most bytes of an error reply that are read.
 const REFUSAL_BYTES_MAX: usize = 16 << 10;
 
-/// An answer, by the name of its outermost element.
+/// A reply, by the name of its outermost element.
 #[derive(Deserialize)]
 pub(crate) enum Document {
     ListBucketResult(ListBucketResult),
@@ -34,7 +34,7 @@ pub(crate) struct ListedKey {
     pub size: u64,
 }
 
-/// Uploads in parts that were begun and not completed.
+/// Uploads in parts that were begun but not completed.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ListMultipartUploadsResult {
@@ -61,7 +61,7 @@ pub(crate) struct CopyPartResult {
     pub tag: String,
 }
 
-/// Whatever is inside.
+/// An element whose contents do not matter.
 #[derive(Deserialize)]
 pub(crate) struct Anything {}
 
@@ -74,18 +74,18 @@ pub(crate) struct Refusal {
     message: String,
 }
 
-/// A body that is no answer; in words, without control characters.
+/// A body that cannot be parsed; the text has no control characters.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("its answer is not understood: {0}")]
 pub(crate) struct AnswerError(String);
 
-/// Reads an answer. One that was cut off, or that is something else, is none.
+/// Parses a reply. A truncated reply, or one of another kind, is an error.
 pub(crate) fn parse(body: &[u8]) -> Result<Document, AnswerError> {
     quick_xml::de::from_str(&String::from_utf8_lossy(body))
         .map_err(|error| AnswerError(clean(&error.to_string())))
 }
 
-/// Code and message of a refusal, without control characters; empty if it has none.
+/// Code and message of an error reply, without control characters; empty if it has none.
 pub fn refusal_of(body: &[u8]) -> (String, String) {
     match parse(&body[..body.len().min(REFUSAL_BYTES_MAX)]) {
         Ok(Document::Error(Refusal { code, message })) => (clean(&code), clean(&message)),
@@ -101,8 +101,8 @@ fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Proves: listings, uploads and refusals of real stores are read, with namespaces, entities and elements that are not
-    /// ours between; an answer that was cut off is no short one, and a refusal is no listing.
+    /// Proves: listings, uploads and errors of real stores are parsed, with namespaces, entities and unknown
+    /// elements in between; a truncated reply is not taken for a short one, nor an error for a listing.
     #[test]
     fn answers_are_read() {
         let listing = r#"<?xml version="1.0" encoding="UTF-8"?>

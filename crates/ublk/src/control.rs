@@ -1,4 +1,4 @@
-//! Commands for `/dev/ublk-control`: making a device, starting it, and taking it away.
+//! Commands for `/dev/ublk-control`: adding a device, starting it, and removing it.
 
 use crate::kernel::{BESIDE_BYTES, ControlRing};
 use std::fs::File;
@@ -6,11 +6,11 @@ use std::io;
 
 /// The control device.
 pub const CONTROL: &str = "/dev/ublk-control";
-/// Requests at the same time.
+/// Most requests at the same time.
 pub const DEPTH: u16 = 64;
-/// Largest request.
+/// Largest request, in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Commands are numbered as ioctls are, and data goes through reads and writes.
+/// Feature flags: commands are numbered as ioctls are, and data goes through reads and writes.
 const IOCTL_NUMBERS: u64 = 1 << 6;
 const USER_COPY: u64 = 1 << 7;
 
@@ -37,7 +37,7 @@ pub struct DeviceParameters {
     pub is_read_only: bool,
 }
 
-/// A conversation with the driver.
+/// A connection to the driver.
 pub struct Control(ControlRing);
 
 impl Control {
@@ -46,7 +46,7 @@ impl Control {
         Ok(Control(ControlRing::new(file)?))
     }
 
-    /// Whether the kernel has what is needed here; before 6.5 it has not.
+    /// Whether the kernel has the features that are needed here; kernels before 6.5 have not.
     pub fn can_serve(&mut self) -> bool {
         let mut features = [0; BESIDE_BYTES];
         let sent = self.0.send(FEATURES, u32::MAX, &mut features, 8, 0);
@@ -55,7 +55,7 @@ impl Control {
         sent.is_ok() && features & needed == needed
     }
 
-    /// Makes a device that does not work yet. Its number.
+    /// Adds a device that is not started yet. Returns its number.
     pub fn add(&mut self) -> io::Result<u32> {
         let mut parameters = [0; BESIDE_BYTES];
         parameters[..2].copy_from_slice(&1u16.to_ne_bytes());
@@ -68,17 +68,18 @@ impl Control {
         Ok(u32::from_ne_bytes(number))
     }
 
-    /// Says what it is like.
+    /// Sets the parameters of a device.
     pub fn shape(&mut self, device: u32, shape: &DeviceParameters) -> io::Result<()> {
         let (read_only, volatile_cache, fua) = (1u32, 1 << 2, 1 << 3);
         let attributes = volatile_cache | fua | if shape.is_read_only { read_only } else { 0 };
         let mut parameters = [0; BESIDE_BYTES];
         let mut put = |at: usize, bytes: &[u8]| parameters[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &60u32.to_ne_bytes());
-        // What follows are basic things, and how blocks are discarded.
+        // The types of parameters that follow: basic ones, and those for discarding blocks.
         put(4, &3u32.to_ne_bytes());
         put(8, &attributes.to_ne_bytes());
-        // Sectors of 512 bytes; blocks of 4096 are best in every way.
+        // Sectors have 512 bytes. The logical block size is a sector; physical, smallest and best sizes are
+        // 4096 bytes.
         put(12, &[9, 12, 12, 12]);
         put(16, &(REQUEST_BYTES_MAX / 512).to_ne_bytes());
         put(24, &(shape.size_bytes / 512).to_ne_bytes());
@@ -90,13 +91,13 @@ impl Control {
         self.0.send(SET_PARAMETERS, device, &mut parameters, 60, 0)
     }
 
-    /// Begins: the kernel reads the device's first blocks at once, so its queue must be served. `process` is the one
-    /// that serves it.
+    /// Starts a device. The kernel reads the device's first blocks at once, so its queue must already be
+    /// served. `process` is the process that serves it.
     pub fn start(&mut self, device: u32, process: u32) -> io::Result<()> {
         self.plain(START, device, process.into())
     }
 
-    /// Ends: requests are answered, and no more come.
+    /// Stops a device: running requests are answered, and no more arrive.
     pub fn stop(&mut self, device: u32) -> io::Result<()> {
         self.plain(STOP, device, 0)
     }

@@ -1,4 +1,4 @@
-//! A device, from making it to taking it away.
+//! A block device, from adding it to removing it.
 
 use crate::control::{CONTROL, Control, DeviceParameters};
 use crate::queue;
@@ -11,13 +11,13 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Looks at the device's file before it is given up: who names files may be slow.
+/// How often to look for the device's file before giving up: udev may be slow to create it.
 const LOOKS: u32 = 200;
 
-/// Why there is no device.
+/// Why a device cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum UblkError {
-    /// The kernel has no ublk, or it is not loaded, or we may not use it.
+    /// The kernel has no ublk, or it is not loaded, or this process may not use it.
     #[error(
         "{CONTROL}: {0}; is this root, and has the kernel ublk (modprobe ublk_drv)? Attach without --ublk, or with --nbd, instead"
     )]
@@ -61,7 +61,7 @@ impl Device {
             return Err(UblkError::Old);
         }
         let number = control.add().map_err(refused("making"))?;
-        // From here on it is taken away again, whatever goes wrong.
+        // From here on, the device is removed again if anything fails.
         let mut device = Device { number, control, serving: None };
         let shape = DeviceParameters { size_bytes: disk.size_bytes(), is_read_only };
         device.control.shape(number, &shape).map_err(refused("shaping"))?;
@@ -81,7 +81,7 @@ impl Device {
         PathBuf::from(format!("/dev/ublkb{}", self.number))
     }
 
-    /// Whether something on it is mounted, or somebody else has it for itself.
+    /// Whether a file system on the device is mounted, or another program has opened it exclusively.
     pub fn is_busy(&self) -> bool {
         let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         let opened = rustix::fs::open(self.path(), flags, rustix::fs::Mode::empty());

@@ -1,4 +1,5 @@
-//! The unsafe code: rings with commands for the driver, and the memory in which the kernel describes requests.
+//! The unsafe code: rings with commands for the driver, and the memory in which the kernel describes
+//! requests.
 
 #![allow(unsafe_code, reason = "rings take raw entries; the requests are memory that the kernel writes")]
 
@@ -11,14 +12,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of a request as the kernel shows it.
+/// Bytes of a request's description by the kernel.
 const REQUEST_BYTES: usize = 24;
 
 fn is_interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// Bytes that a command may have beside itself.
+/// Bytes of the buffer that a command may refer to.
 pub const BESIDE_BYTES: usize = 64;
 
 /// Sends commands to `/dev/ublk-control`, one at a time.
@@ -33,7 +34,8 @@ impl ControlRing {
         Ok(ControlRing { ring: IoUring::builder().build(2)?, control, is_broken: false })
     }
 
-    /// Sends one, and waits until it is done. The kernel reads and writes the first `length` bytes of what is beside it.
+    /// Sends a command, and waits until it is done. The kernel reads and writes the first `length` bytes of
+    /// `beside`.
     pub fn send(
         &mut self,
         number: u32,
@@ -80,7 +82,7 @@ impl ControlRing {
 /// A completion of a [`QueueRing`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// A request has come, or (not zero) the device goes away.
+    /// A request has arrived; or, if `result` is not zero, the device is being removed.
     Fetch { tag: u16, result: i32 },
     /// The event was signalled.
     Event,
@@ -111,7 +113,7 @@ impl QueueRing {
         Ok(())
     }
 
-    /// A command for the driver, about a request of queue 0.
+    /// Queues a command for the driver about a request of queue 0.
     pub fn command(&mut self, number: u32, tag: u16, result: i32) -> io::Result<()> {
         let mut command = [0; 16];
         command[2..4].copy_from_slice(&tag.to_ne_bytes());
@@ -121,7 +123,7 @@ impl QueueRing {
         self.push(&entry)
     }
 
-    /// Asks for one completion when the event happens.
+    /// Requests one completion when the event is signalled.
     pub fn await_event(&mut self) -> io::Result<()> {
         let readable = rustix::event::PollFlags::IN.bits().into();
         let entry =
@@ -129,7 +131,7 @@ impl QueueRing {
         self.push(&entry)
     }
 
-    /// Hands over what was pushed, and waits until at least `count` have ended.
+    /// Submits the queued entries, and waits until at least `count` have completed.
     pub fn submit(&mut self, count: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(count) {
             Err(error) if !is_interrupted(&error) => Err(error),
@@ -147,7 +149,7 @@ impl QueueRing {
     }
 }
 
-/// A request as the kernel shows it.
+/// A request as the kernel describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoDescriptor {
     pub kind_and_flags: u32,
@@ -155,7 +157,7 @@ pub struct IoDescriptor {
     pub first_sector: u64,
 }
 
-/// The requests of queue 0, one for each tag, as the kernel shows them.
+/// The requests of queue 0, one for each tag, as the kernel describes them.
 pub struct Requests {
     address: *mut std::ffi::c_void,
     bytes: usize,
@@ -174,7 +176,8 @@ impl Requests {
         Ok(Requests { address, bytes, depth })
     }
 
-    /// The request of a tag. Call it between its fetch and its commit only: then the kernel does not change it.
+    /// The request of a tag. Call this only between its fetch and its commit: the kernel does not change it
+    /// then.
     pub fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "the kernel names only tags that were fetched");
         // SAFETY: within the mapping, which is a multiple of a page long and so aligned; any bytes are integers.

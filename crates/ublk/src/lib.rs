@@ -5,11 +5,11 @@
 //!                data: read and written at places of /dev/ublkcN (UBLK_F_USER_COPY)
 //! ```
 //!
-//! The kernel is given no address of ours: data goes through reads and writes of a file, and so the unsafe code, all
-//! of it in [`kernel`], is what a ring and one mapping need.
+//! The kernel is given no memory address of ours: data goes through reads and writes of a file. So the unsafe
+//! code, all of it in [`kernel`], is only what a ring and one mapping need.
 //!
-//! What it answers for: a request is answered once, with all of its data or an error; the device goes away when the
-//! process dies or the [`Device`] is dropped, and not before what was begun is done.
+//! What it guarantees: a request is answered once, with all of its data or an error. The device is removed
+//! when the process dies or the [`Device`] is dropped, and not before running requests are done.
 #![deny(unsafe_code)]
 
 mod control;

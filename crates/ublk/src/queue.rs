@@ -1,4 +1,4 @@
-//! The queue of a device: a thread that talks to the kernel, and workers that talk to the disk.
+//! The queue of a device: a thread that exchanges requests with the kernel, and workers that access the disk.
 
 use crate::control::{DEPTH, REQUEST_BYTES_MAX};
 use crate::kernel::{Completion, IoDescriptor, QueueRing, Requests};
@@ -16,7 +16,7 @@ use tracing::trace_span;
 
 const WORKERS: usize = 4;
 const SECTOR_BYTES: u64 = 512;
-/// Where data is, of queue 0: so much for each tag from here on.
+/// The file offset of the data of queue 0; each tag has 2^[`TAG_BITS`] bytes from there on.
 const DATA: u64 = 0x8000_0000;
 const TAG_BITS: u32 = 25;
 
@@ -39,7 +39,7 @@ const FUA: u32 = 1 << 13;
 const EIO: i32 = 5;
 const EOPNOTSUPP: i32 = 95;
 
-/// What the queue's thread and the workers share.
+/// The state that the queue's thread and the workers share.
 struct Shared {
     disk: Arc<dyn Disk>,
     character: Arc<File>,
@@ -47,7 +47,8 @@ struct Shared {
     event: Arc<OwnedFd>,
 }
 
-/// Serves requests until the device goes away. `ready` is called when it is safe to start the device, or why it is not.
+/// Serves requests until the device is removed. Sends `ready` when it is safe to start the device, or the
+/// reason why it is not.
 pub fn serve(disk: Arc<dyn Disk>, character: File, ready: &Sender<io::Result<()>>) {
     let character = Arc::new(character);
     let set_up = || -> io::Result<(QueueRing, Requests, Arc<OwnedFd>)> {
@@ -76,7 +77,7 @@ fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<
     let (jobs, waiting) = channel();
     let waiting = Mutex::new(waiting);
     thread::scope(|scope| {
-        // Moved in here, so that workers end when this does, however it does.
+        // Moved into this closure, so that the workers end when it does, in whatever way.
         let jobs = jobs;
         for _ in 0..WORKERS {
             let waiting = &waiting;
@@ -85,7 +86,7 @@ fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<
                 .spawn_scoped(scope, || work(waiting, shared))?;
         }
         let mut buffer = Vec::new();
-        // Tags that the kernel has.
+        // Number of tags that the kernel has.
         let mut fetching = DEPTH;
         let mut working = 0u16;
         while fetching > 0 || working > 0 {
@@ -94,7 +95,7 @@ fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<
                 match ended {
                     Completion::Event => {
                         let mut count = [0; 8];
-                        // It may have been read already.
+                        // The event may have been read already.
                         let _ = rustix::io::read(&*shared.event, &mut count);
                         ring.await_event()?;
                     }
@@ -130,12 +131,12 @@ fn work(waiting: &Mutex<Receiver<(u16, IoDescriptor)>>, shared: &Shared) {
         let Ok((tag, descriptor)) = next else { return };
         let result = answer(shared, tag, descriptor, &mut buffer);
         shared.done.lock().push((tag, result));
-        // Full only after 2^64 events that nobody took.
+        // This fails only after 2^64 events that nobody has read.
         let _ = rustix::io::write(&*shared.event, &1u64.to_ne_bytes());
     }
 }
 
-/// Does what is asked for: how many bytes, or which error.
+/// Carries out a request. Returns the number of bytes, or a negative error number.
 fn answer(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<u8>) -> i32 {
     let IoDescriptor { kind_and_flags, first_sector, sectors, .. } = descriptor;
     let what = kind_and_flags & 0xff;
@@ -148,7 +149,7 @@ fn answer(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<
 
 fn perform(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<u8>) -> io::Result<i32> {
     let Shared { disk, character, .. } = shared;
-    // A flush has no place: its sector is the largest number there is.
+    // A flush has no position: its sector is the largest possible number.
     let offset = descriptor.first_sector.saturating_mul(SECTOR_BYTES);
     let length = u64::from(descriptor.sectors) * SECTOR_BYTES;
     let data = DATA + (u64::from(tag) << TAG_BITS);

@@ -1,7 +1,7 @@
-//! How a server has a witness sign: one `add-checkpoint` over HTTP or HTTPS.
+//! A client that has a witness co-sign: one `add-checkpoint` over HTTP or HTTPS.
 //!
-//! The witness is not trusted with anything here: its answer is bounded, and counts only if it is a valid cosignature of
-//! what was sent. A certificate vouches for the name of the host and no more.
+//! The witness is not trusted here: its reply is bounded, and counts only if it is a valid cosignature of
+//! what was sent. A certificate confirms only the host's name.
 
 use holdfast_checkpoint::cosignature;
 use holdfast_checkpoint::note::{NoteSignature, SIGNATURES_MAX, VerifierKey};
@@ -12,16 +12,16 @@ use ureq::Agent;
 
 /// Longest reply in bytes.
 const ANSWER_BYTES_MAX: u64 = 32 << 10;
-/// How long a witness may take.
+/// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why there is no cosignature.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WitnessError {
-    /// The URL cannot be one.
+    /// The URL is not one of a witness.
     #[error("'{0}' is not where a witness can be asked: it must be http:// or https://, without ? and #")]
     Url(String),
-    /// The witness does not answer.
+    /// The witness does not reply.
     #[error("it does not answer: {0}")]
     Unreachable(String),
     /// The witness refuses.
@@ -32,7 +32,7 @@ pub enum WitnessError {
         /// The text of the reply.
         text: String,
     },
-    /// It signed something else, or with another key.
+    /// The witness has signed something else, or with another key.
     #[error("its answer has no cosignature by {0} of what was sent")]
     NoCosignature(String),
 }
@@ -40,9 +40,9 @@ pub enum WitnessError {
 /// The reply of a witness.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WitnessReply {
-    /// It has signed, at this time in seconds since 1970.
+    /// The witness has co-signed, at this time in seconds since 1970.
     Cosigned(NoteSignature, u64),
-    /// What it signed last has this size: a proof from there is wanted.
+    /// The head that the witness signed last has this size: it needs a proof from there.
     OldSize(u64),
 }
 
@@ -77,7 +77,7 @@ impl WitnessClient {
         &self.witness
     }
 
-    /// Has it sign.
+    /// Has the witness co-sign a checkpoint.
     ///
     /// # Errors
     /// [`WitnessError`].

@@ -1,11 +1,11 @@
-//! A witness (`docs/internals/forks.md`): stores, for each log it knows, the head that it signed last, and signs only
-//! what extends it.
+//! A witness (`docs/internals/forks.md`). For each log that it watches, it stores the head that it signed
+//! last, and signs only heads that extend it.
 //!
-//! - [`state`]: the state directory. What is signed is durable before the signature leaves.
+//! - [`state`]: the state directory. A signature leaves only when what was signed is durable.
 //! - [`service`]: `add-checkpoint` over HTTP.
-//! - [`client`]: the other side: how a server has a witness sign.
+//! - [`client`]: the other side: how a server has a witness co-sign.
 //!
-//! The decisions are `holdfast_checkpoint`'s.
+//! The decisions are made in `holdfast_checkpoint`.
 #![forbid(unsafe_code)]
 
 pub mod client;

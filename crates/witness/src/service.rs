@@ -1,7 +1,8 @@
-//! `add-checkpoint` over HTTP (c2sp.org/tlog-witness). Nobody needs a key to ask: what counts is that the log has signed.
+//! `add-checkpoint` over HTTP (c2sp.org/tlog-witness). A client needs no key: what counts is that the log has
+//! signed the checkpoint.
 //!
-//! Bounds: those of `holdfast_http_server`, and signatures a second for each log. A stranger can cost one verification of a
-//! signature a request and nothing on disk.
+//! Bounds: those of `holdfast_http_server`, and a rate of signatures for each log. A request of a stranger
+//! costs one verification of a signature, and nothing on disk.
 
 use crate::state::{CosignError, StateError, WitnessState};
 use holdfast_checkpoint::judge::{Refusal, authenticate};
@@ -15,14 +16,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Signatures a second for each log, in the long run, and at once.
+/// Signatures for each log: the long-term rate, and the largest burst.
 const PER_SECOND: f64 = 20.0;
 const AT_ONCE: f64 = 100.0;
 
-/// Why a witness does not serve.
+/// Why a witness cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
@@ -38,7 +39,7 @@ pub enum ServiceError {
     System(#[from] io::Error),
 }
 
-/// A witness that listens already.
+/// A witness that is listening.
 pub struct Service {
     witness: Witness,
     server: HttpServer,
@@ -50,14 +51,14 @@ struct Witness {
     paces: Mutex<BTreeMap<String, SignatureAllowance>>,
 }
 
-/// How many signatures a log may still get; refilled over time.
+/// How many signatures a log may still get; it grows with time.
 struct SignatureAllowance {
     left: f64,
     at: Instant,
 }
 
 impl Service {
-    /// Listens, for these logs.
+    /// Listens, to co-sign heads of these logs.
     ///
     /// # Errors
     /// [`ServiceError::Listen`].
@@ -71,12 +72,12 @@ impl Service {
         Ok(Service { witness: Witness { state, logs, paces: Mutex::default() }, server })
     }
 
-    /// Where it listens.
+    /// The address where the witness listens.
     pub fn local_address(&self) -> SocketAddr {
         self.server.local_address()
     }
 
-    /// Serves until `until` is done.
+    /// Serves until `until` completes.
     ///
     /// # Errors
     /// [`ServiceError::System`].

@@ -1,17 +1,20 @@
-//! The state directory of a witness: its key, and of each log the checkpoint it signed last.
+//! The state directory of a witness: its key, and for each log the checkpoint that it signed last.
 //!
 //! ```text
 //! STATE/key        OpenSSH private key, mode 0600
 //! STATE/name       the witness's name, one line
 //! STATE/lock       held by the witness that runs
-//! STATE/logs/HASH  the note signed last; HASH is SHA-256 of its origin
-//! STATE/refused/   notes that logs have signed and that do not follow what was signed before: evidence
+//! STATE/logs/HASH  the last co-signed note; HASH is SHA-256 of its origin
+//! STATE/refused/   notes signed by logs that do not extend what was co-signed before: evidence
 //! ```
 //!
-//! Invariants: a note is durable under `logs/` before anything is signed that it makes true, under one lock from
-//! judging to keeping; a file there that cannot be read ends the witness, since taking it for absent would let a log
-//! begin a second history. Key and record lie together, so that neither is used without the other: a witness whose
-//! record is lost needs a new key.
+//! Invariants:
+//! - A note is durable under `logs/` before a signature of it leaves, under one lock from the decision to the
+//!   write.
+//! - If a file there cannot be read, the witness ends: taking it for absent would let a log begin a second
+//!   history.
+//! - Key and record are in one directory, so that neither is used without the other: a witness that has lost
+//!   its record needs a new key.
 
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::cosignature::cosign;
@@ -49,16 +52,16 @@ pub enum StateError {
         /// The system's error.
         error: io::Error,
     },
-    /// There is a witness in it already.
+    /// The directory has a witness already.
     #[error("{path} has a witness already; another one needs another directory", path = .0.display())]
     Exists(PathBuf),
     /// There is no state in the directory.
     #[error("{path} has no witness: make one with `holdfast witness init --state {path} --name NAME`. Never give an old key an empty record: it would sign a second history", path = .0.display())]
     Missing(PathBuf),
-    /// Another witness runs on it.
+    /// Another witness uses the directory.
     #[error("another witness runs on {path}", path = .0.display())]
     InUse(PathBuf),
-    /// Others can read the key.
+    /// Other users can read the key.
     #[error("the witness's key {path} can be read by others: run `chmod 600 {path}`", path = .0.display())]
     KeyReadable(PathBuf),
     /// The key cannot be used.
@@ -69,10 +72,10 @@ pub enum StateError {
         /// The error.
         error: KeyFileError,
     },
-    /// The name cannot be one.
+    /// The name is not allowed.
     #[error(transparent)]
     Name(#[from] NoteError),
-    /// What was signed last cannot be read.
+    /// The note that was co-signed last cannot be read.
     #[error("{path} does not say what was signed last ({why}); restore it from a backup that is not older, or give up this witness: with a new key it is a new one", path = .path.display())]
     Damaged {
         /// The file.
@@ -82,18 +85,18 @@ pub enum StateError {
     },
 }
 
-/// Why nothing was signed.
+/// Why a checkpoint was not co-signed.
 #[derive(Debug, thiserror::Error)]
 pub enum CosignError {
-    /// The log is at fault.
+    /// The checkpoint is at fault.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The witness failed: what it would sign cannot be stored.
+    /// The witness failed: it cannot store what it would sign.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// A log, and what was signed of it last.
+/// A log, and the checkpoint of it that was co-signed last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WitnessedLog {
     /// The checkpoint.
@@ -116,13 +119,13 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateE
     move |error| StateError::Io { action, path, error }
 }
 
-/// Writes a file whole or not at all, durably.
+/// Writes a file completely or not at all, durably.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     holdfast_durable::replace(path, bytes, holdfast_durable::PRIVATE).map_err(failed("replacing", path))
 }
 
 impl WitnessState {
-    /// Makes a witness, with this key or a new one, and returns how its signatures are verified.
+    /// Creates a witness, with this key or a new one. Returns the key that verifies its signatures.
     ///
     /// # Errors
     /// [`StateError::Exists`], [`StateError::Name`], [`StateError::Io`].
@@ -146,7 +149,7 @@ impl WitnessState {
         let text = keyfile::format_private(&key, "holdfast witness", None)
             .map_err(|error| StateError::Key { path: path.join(KEY), error })?;
         replace(&path.join(KEY), text.as_bytes())?;
-        // Last: without it there is no witness here.
+        // The name is written last: without it there is no witness here.
         replace(&path.join(NAME), format!("{name}\n").as_bytes())?;
         Ok(verifier)
     }
@@ -171,7 +174,7 @@ impl WitnessState {
         WitnessState::read(path, Some(file))
     }
 
-    /// Opens the state to look at it, also while the witness runs.
+    /// Opens the state for reading only, even while the witness runs.
     ///
     /// # Errors
     /// [`StateError`].
@@ -202,7 +205,7 @@ impl WitnessState {
         let logs = path.join(LOGS);
         for entry in fs::read_dir(&logs).map_err(failed("reading", &logs))? {
             let file = entry.map_err(failed("reading", &logs))?.path();
-            // One that was not finished was never signed.
+            // The note of a file that was not finished was never co-signed.
             if file.extension().is_some() {
                 continue;
             }
@@ -212,17 +215,17 @@ impl WitnessState {
         Ok(WitnessState { path: path.to_owned(), key, verifier, last: Mutex::new(last), _lock: lock })
     }
 
-    /// How this witness's signatures are verified.
+    /// The key that verifies this witness's signatures.
     pub fn verifier(&self) -> &VerifierKey {
         &self.verifier
     }
 
-    /// The logs of which something was signed.
+    /// The logs of which a checkpoint was co-signed.
     pub fn logs(&self) -> Vec<WitnessedLog> {
         self.last.lock().values().cloned().collect()
     }
 
-    /// Notes stored because they did not extend what was signed before.
+    /// Files with notes that did not extend what was co-signed before.
     pub fn refused(&self) -> Vec<PathBuf> {
         let found = fs::read_dir(self.path.join(REFUSED)).into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = found.map(|entry| entry.path()).collect();
@@ -230,7 +233,7 @@ impl WitnessState {
         found
     }
 
-    /// Signs a checkpoint if it extends what was signed last; `time_s` is the time, in seconds since 1970.
+    /// Co-signs a checkpoint if it extends the last one. `time_s` is the time, in seconds since 1970.
     ///
     /// # Errors
     /// [`CosignError`].
@@ -256,8 +259,8 @@ impl WitnessState {
         self.path.join(LOGS).join(name_of(origin).to_string())
     }
 
-    /// Stores a note that a log has signed although it does not extend the last one: together with the note in `logs/`
-    /// it may convict the log.
+    /// Stores a note that a log has signed although it does not extend the last one: together with the note
+    /// in `logs/` it may convict the log.
     fn keep_refused(&self, authentic: &AuthenticSubmission, known: u64, refusal: &Refusal) {
         let Checkpoint { origin, head, .. } = &authentic.checkpoint;
         tracing::error!(%origin, size = head.size, root = %head.root, known, %refusal, "A LOG HAS SIGNED WHAT DOES NOT FOLLOW");

@@ -26,23 +26,24 @@ use std::time::Duration;
 /// Directory below the data directory.
 pub(super) const DIRECTORY: &str = "objects";
 
-/// How a bucket is found, and how its store behaves.
+/// Which bucket to use, and the settings of the store in it.
 pub struct BucketSettings<'a> {
-    /// Where it is; `None`: where it was last time.
+    /// The bucket's address; `None`: the address that the data directory remembers.
     pub address: Option<BucketAddress>,
     /// The data directory.
     pub data: &'a Path,
     /// How the store in it behaves.
     pub store: StoreConfig,
-    /// The operator accepts what is in the bucket, whatever was there before.
+    /// Whether the operator accepts what is in the bucket, whatever was there before.
     pub anew: bool,
-    /// It was elected among several: what another one has taken over since is taken over from it.
+    /// Whether this server was elected among several. It then takes the store over, even if another server
+    /// has taken it over meanwhile.
     pub takes_over: bool,
-    /// How long an acknowledgement waits for the bucket; `None`: as usual.
+    /// How long an acknowledgement waits for the bucket; `None`: the default.
     pub patience: Option<Duration>,
 }
 
-/// The bucket that a data directory remembers; `None`: its blocks are not in one.
+/// The address of the bucket that a data directory remembers; `None` if its blocks are not in a bucket.
 pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> {
     let text = match std::fs::read_to_string(data.join(FILES[0])) {
         Ok(text) => text,
@@ -57,7 +58,7 @@ pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> 
     address.parse().map(Some).map_err(std::io::Error::other)
 }
 
-/// The bucket of a data directory: the configured one, or else that of the last start.
+/// The address of a data directory's bucket: the configured one, or else the one it remembers.
 ///
 /// # Errors
 /// [`BlocksOpenError::BucketNote`]
@@ -75,7 +76,7 @@ pub(super) fn bucket_of(
     Ok(configured.cloned().or(known))
 }
 
-/// Remembers the bucket of a data directory.
+/// Stores the address of the bucket in a data directory.
 ///
 /// # Errors
 /// [`BlocksOpenError::Writing`]
@@ -90,7 +91,7 @@ pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), Block
     write().map_err(BlocksOpenError::writing(data))
 }
 
-/// The bucket below a store.
+/// The bucket that a store's log is in.
 pub(super) struct BucketTier {
     tiered: Tiered,
     address: String,
@@ -100,7 +101,8 @@ impl BucketTier {
     /// Opens the bucket, and a store over it.
     ///
     /// # Errors
-    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else,
+    /// with the way out.
     pub(super) fn open(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,
@@ -130,7 +132,7 @@ impl BucketTier {
         Ok((store, BucketTier { tiered, address: address.to_string() }))
     }
 
-    /// Makes what is on the disk here as durable as was promised.
+    /// Makes everything appended so far as durable as the bucket's address asks for.
     pub(super) fn confirm(&self) -> Result<(), BlockStoreError> {
         self.tiered.confirm().map_err(|error| self.explain(error))
     }
@@ -140,7 +142,7 @@ impl BucketTier {
         self.tiered.check_claim().map_err(|error| self.explain(error))
     }
 
-    /// The server that has taken over the store.
+    /// The server that has taken over the store, if one has.
     pub(super) fn taken_over(&self) -> Option<String> {
         self.tiered.taken_over()
     }
@@ -150,7 +152,7 @@ impl BucketTier {
         self.tiered.has_losses()
     }
 
-    /// The name of the store, which is another for each set of objects whose loss the operator has accepted.
+    /// The name of the store. It changes each time the operator accepts that objects are lost.
     pub(super) fn name(&self) -> [u8; 16] {
         self.tiered.name()
     }
@@ -177,7 +179,7 @@ impl BucketTier {
         }
     }
 
-    /// Checks a block that was read against its address; another one counts as damaged.
+    /// Checks a block that was read against its address. A block with other content counts as damaged.
     pub(super) fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
         match loaded {
             LoadedBlock::Present(header, block) => {

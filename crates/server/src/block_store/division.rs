@@ -1,5 +1,5 @@
-//! In how many shards the blocks of a server are, by what the bucket says: `PREFIX/KEY/shards`, text. It is not there if they
-//! are in one piece.
+//! The number of shards that the blocks of a server are divided into, as the bucket has it: in the object
+//! `PREFIX/KEY/shards`, as text. If the blocks are in one piece, there is no such object.
 
 use super::server_error::ServedStoreError;
 use holdfast_tiered::{Bucket, BucketError};
@@ -8,11 +8,11 @@ const SHARDS: &str = "shards";
 /// The name of the object that says which server writes to a store.
 const OWNER: &str = "owner";
 
-/// Whether the bucket has this number of shards; `false` if it has no number and no blocks yet. True if the bucket
-/// cannot be reached, as no store can be opened then.
+/// Whether the bucket has this number of shards. Returns `false` if it has no number and no blocks yet, and
+/// `true` if it cannot be reached, because then no store can be opened anyway.
 ///
 /// # Errors
-/// The bucket has another number, or refuses.
+/// The bucket has another number, or refuses the request.
 pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, ServedStoreError> {
     let there = match lookup(bucket.get(SHARDS, None))? {
         Lookup::It(text) => String::from_utf8_lossy(&text).trim().to_owned(),
@@ -32,10 +32,10 @@ pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, ServedSto
     }
 }
 
-/// Says it in the bucket.
+/// Writes the number of shards to the bucket.
 ///
 /// # Errors
-/// The bucket's.
+/// The bucket's error. That it cannot be reached is none: it is logged.
 pub(super) fn say(bucket: &dyn Bucket, shards: u16) -> Result<(), BucketError> {
     lookup(bucket.put(SHARDS, format!("{shards}\n").as_bytes())).map(drop)
 }

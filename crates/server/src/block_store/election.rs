@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! PREFIX/blocks/BUCKET/PREFIX/shards           in how many shards the blocks of each server are; stays
-//! PREFIX/blocks/BUCKET/PREFIX/member/INSTANCE  "HOST INSTANCE KEY" of a block server that runs; ends with its lease
-//! PREFIX/blocks/BUCKET/PREFIX/seat/SERVER/N    "HOST INSTANCE KEY" of the one that has shard N of a server's blocks; the same
+//! PREFIX/blocks/BUCKET/PREFIX/member/INSTANCE  "HOST INSTANCE KEY" of a block server that runs
+//! PREFIX/blocks/BUCKET/PREFIX/seat/SERVER/N    "HOST INSTANCE KEY" of the holder of shard N of a server
 //! ```
 //!
+//! Keys of members and seats end with the lease of their block server.
 //! Slashes within the bucket's prefix are written `%`.
 //!
 //! Invariants:
-//! - etcd says who begins, and the owner's note of each store in the bucket who is believed: it is looked at for each
-//!   acknowledgement, so two that both think that they have a seat do no harm, and one that does not reach etcd goes on;
-//! - nobody takes more than a fair share of the seats while others run who could take them.
+//! - etcd decides which block server opens a store. Whether its writes count is decided by the owner's note
+//!   of each store in the bucket, which is read for each acknowledgement. So two block servers that both
+//!   believe they have a seat do no harm, and one that cannot reach etcd goes on.
+//! - A block server takes no more than a fair share of the seats while others run that could take them.
 
 use super::bucket;
 use super::location::machine_name;
@@ -28,7 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether etcd answers, at the start.
+/// How often, at the start, a block server tries to reach etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
 /// One store: a shard of a server's blocks.
@@ -40,7 +42,7 @@ pub(super) struct Seat {
     pub(super) shard: Shard,
 }
 
-/// A block server that would have stores of a bucket.
+/// A block server that takes part in the assignment of a bucket's stores.
 pub struct Candidate {
     kv: Box<dyn Kv>,
     /// The prefix of all keys.
@@ -48,7 +50,7 @@ pub struct Candidate {
     instance: String,
     /// "HOST INSTANCE KEY"
     name: String,
-    /// How many shards the operator wants; `None`: as many as there are.
+    /// How many shards the operator wants; `None`: as many as there are, or one.
     wanted: Option<u16>,
     lease: Mutex<Option<CandidateLease>>,
 }
@@ -59,12 +61,12 @@ struct CandidateLease {
     is_member: bool,
 }
 
-/// The holders of all seats, and the block servers that run.
+/// Who has which seat, and the block servers that run.
 #[derive(Default)]
 pub(super) struct SeatMap {
-    /// Block servers that run and could take seats.
+    /// Block servers that run and could take seats, by instance.
     pub(super) members: BTreeSet<String>,
-    /// Seats that are taken: by whom.
+    /// Seats that are taken, each with its holder.
     pub(super) seats: BTreeMap<String, SeatHolder>,
 }
 
@@ -88,12 +90,13 @@ impl SeatHolder {
 }
 
 impl Candidate {
-    /// For the block server with the data directory `data`, whose blocks are in the bucket `blocks`, or else in the one of last
-    /// time; through etcd, in so many shards; `None`: as many as there are, or one.
+    /// A candidate for the block server with the data directory `data`, whose blocks are in the bucket
+    /// `blocks`, or else in the one that the data directory remembers. It reaches etcd by `access`. `shards`:
+    /// how many shards the operator wants; `None`: as many as there are, or one.
     ///
     /// # Errors
-    /// They are in no bucket, or are acknowledged before the bucket has them; the data directory or the file with the log-in
-    /// cannot be used.
+    /// The blocks are in no bucket, or are acknowledged before the bucket has them. Or the data directory or
+    /// the file with the etcd credentials cannot be used.
     pub fn new(
         data: &Path,
         blocks: Option<&BucketAddress>,
@@ -105,10 +108,10 @@ impl Candidate {
         Candidate::over(data, blocks, Box::new(gateway), &access.prefix, shards)
     }
 
-    /// As [`Candidate::new`], over any key-value store, below `prefix`.
+    /// Like [`Candidate::new`], but over any key-value store, with all keys below `prefix`.
     ///
     /// # Errors
-    /// As [`Candidate::new`].
+    /// As for [`Candidate::new`].
     pub fn over(
         data: &Path,
         blocks: Option<&BucketAddress>,
@@ -132,12 +135,12 @@ impl Candidate {
         Ok(Candidate { kv, below, instance, name, wanted: shards, lease: Mutex::default() })
     }
 
-    /// How many shards there are, by what etcd or else the operator says. Waits for etcd; `report` hears why it does not
-    /// answer, once.
+    /// How many shards there are, by etcd, or by the operator if etcd has no number yet. Waits until etcd
+    /// answers. `report` is called with the reason each time that reason changes.
     ///
     /// # Errors
-    /// etcd refuses; there are more or fewer than the operator wants; a block server that runs has another key, so servers
-    /// would not take this one for it.
+    /// etcd refuses; or it has another number than the operator wants; or another block server has another
+    /// key, so that servers would not accept this one in its place.
     pub fn shards(&self, report: &mut dyn FnMut(&str)) -> Result<u16, ElectionError> {
         let mut last = String::new();
         loop {
@@ -181,7 +184,7 @@ impl Candidate {
     /// Writes the number of shards to etcd, once the bucket agrees; the first block server decides it.
     ///
     /// # Errors
-    /// As [`Candidate::shards`].
+    /// As for [`Candidate::shards`].
     pub(super) fn settle(&self, shards: u16) -> Result<(), ElectionError> {
         let key = self.key_of_shards();
         let transaction = Transaction {
@@ -200,7 +203,7 @@ impl Candidate {
         format!("{}shards", self.below).into_bytes()
     }
 
-    /// Says that this one runs, and can take seats; or only keeps the seats it has.
+    /// Renews the lease, and announces whether this block server can take seats, or only keeps those it has.
     pub(super) fn keep(&self, is_able: bool) -> Result<(), EtcdError> {
         let mut held = self.lease.lock();
         let is_alive = match &*held {
@@ -245,13 +248,13 @@ impl Candidate {
         seat_map.seats.get(&seat_name(seat))
     }
 
-    /// Whether that is this one.
+    /// Whether a holder is this block server.
     pub(super) fn is_own(&self, other: &SeatHolder) -> bool {
         other.instance == self.instance
     }
 
-    /// Takes a free seat. Returns the revision since which this block server has it, or `None` if another one was
-    /// first.
+    /// Takes a free seat. Returns the revision since which this block server has it, or `None` if another one
+    /// was first.
     pub(super) fn take(&self, seat: &Seat) -> Result<Option<Revision>, EtcdError> {
         let Some(lease) = self.lease.lock().as_ref().map(|held| held.lease.id()) else { return Ok(None) };
         let key = self.key(seat);
@@ -263,7 +266,7 @@ impl Candidate {
         Ok(done.succeeded.then_some(done.revision))
     }
 
-    /// Leaves a seat that it has had since then.
+    /// Leaves a seat that this block server has had since revision `since`.
     pub(super) fn leave(&self, seat: &Seat, since: Revision) {
         let key = self.key(seat);
         let transaction = Transaction {
@@ -313,12 +316,13 @@ pub(super) struct Decision {
     pub(super) give: Vec<Seat>,
 }
 
-/// What one that has `own` seats does, where `free` of `all` are free and so many members run.
+/// Decides for a block server that has the seats `own`. `all`: number of seats; `free`: those that nobody
+/// has; `members`: number of block servers that run.
 pub(super) fn decide(all: usize, own: &[Seat], free: &[Seat], members: usize) -> Decision {
     let share = all.div_ceil(members.max(1));
     Decision {
         take: free.iter().take(share.saturating_sub(own.len())).copied().collect(),
-        // The last ones, as others take the first free ones.
+        // It gives up its last seats, because others take the first free ones.
         give: own.iter().skip(share).copied().collect(),
     }
 }
@@ -333,14 +337,14 @@ mod tests {
         (0..count).map(|number| Seat { server, shard: Shard { number, of: count } }).collect()
     }
 
-    /// Proves: whoever comes and goes, in a few rounds every seat is taken and nobody has more than one more than a fair
-    /// share; then nobody does anything any more.
+    /// Proves: as block servers start and end, after a few rounds every seat is taken and none of them has
+    /// more than one seat more than a fair share; then nothing changes any more.
     #[test]
     fn seats_are_shared() {
         for count in [1, 2, 7, 8, 64] {
             let all = seats(count);
             let mut holders: BTreeMap<Seat, usize> = BTreeMap::new();
-            // Members that run, by turns.
+            // The members that run, in turn.
             for members in [&[0][..], &[0, 1], &[0, 1, 2], &[1, 2], &[2], &[2, 3, 4, 5], &[0, 5]] {
                 holders.retain(|_, holder| members.contains(holder));
                 let mut is_quiet = false;

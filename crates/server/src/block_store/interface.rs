@@ -1,4 +1,4 @@
-//! What every block store does, and how it fails. The contract is in the text of [`super`].
+//! The interface of block stores, and their errors. The contract is in the text of [`super`].
 
 use crate::refusal::RequestError;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -10,14 +10,14 @@ use holdfast_protocol::message::{ServerError, StoreHeader};
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Blocks of many file systems, with what is charged for them and what keeps them from the collector. Calls block and may
-/// come from any thread. Times are the caller's, in nanoseconds since 1970.
+/// Stores the blocks of many file systems, accounts for who is charged for them, and collects garbage. Calls
+/// block and may come from any thread. Times are given by the caller, in nanoseconds since 1970.
 pub trait BlockStore: Send + Sync {
-    /// Stores blocks whose addresses the caller has checked; with an allowance, all that are not here already fit into it,
-    /// or the call fails.
+    /// Stores blocks whose addresses the caller has checked. With an allowance, the call fails unless all
+    /// blocks that are not stored already fit into it.
     ///
     /// # Errors
-    /// [`BlockStoreError`]; some of the blocks may be here.
+    /// [`BlockStoreError`]; some of the blocks may have been stored.
     fn store(
         &self,
         file_system: Digest,
@@ -27,8 +27,8 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<(), BlockStoreError>;
 
-    /// Blocks in the order asked for. The answer ends before the block that would make it longer than `bytes_max`, but not
-    /// before the first.
+    /// Loads blocks, in the given sequence. The result ends before the block that would make it longer than
+    /// `bytes_max`, but has at least one.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -39,7 +39,7 @@ pub trait BlockStore: Send + Sync {
         bytes_max: usize,
     ) -> Result<Vec<LoadedBlock>, BlockStoreError>;
 
-    /// What blocks refer to, in the order asked for; `None`: absent or damaged.
+    /// The references of blocks, in the given sequence; `None` for a block that is absent or damaged.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -49,13 +49,14 @@ pub trait BlockStore: Send + Sync {
         addresses: &[Digest],
     ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError>;
 
-    /// Which blocks are here; nothing is promised of them.
+    /// Which blocks are here. They may be collected at any time after.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError>;
 
-    /// Which blocks are here. Those are durably safe from the collector for another window, and permanent.
+    /// Which blocks are here. Those are durably protected from the collector for another window, and made
+    /// permanent: their owners cannot take them back.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -66,7 +67,7 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<Vec<bool>, BlockStoreError>;
 
-    /// Drops blocks that `owner` stored lately and no other device relies on; returns how many.
+    /// Drops blocks that `owner` stored lately and no other device relies on. Returns how many were dropped.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -78,13 +79,13 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<u32, BlockStoreError>;
 
-    /// Makes everything stored up to `now_ns` permanent.
+    /// Makes everything stored up to `now_ns` permanent: owners cannot take it back.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError>;
 
-    /// Pins blocks, and all they refer to, in place of what `holder` pinned before.
+    /// Pins blocks, and all they refer to, until `until_ns`. Replaces the earlier pin of `holder`.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -103,33 +104,33 @@ pub trait BlockStore: Send + Sync {
     /// [`BlockStoreError`]
     fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError>;
 
-    /// Ends a hold; whether there was one.
+    /// Ends a hold. Returns whether there was one.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError>;
 
-    /// All holds, in order of name.
+    /// All holds, sorted by name.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError>;
 
-    /// All blocks, oldest first, from behind a place in the log, 0 for its beginning; none: there are no more. What is stored
-    /// or moved meanwhile may be listed or not.
+    /// Blocks, oldest first, that come after the position `after` in the log (0: its beginning). An empty
+    /// result means that there are no more. Blocks that are stored or moved meanwhile may be listed or not.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError>;
 
-    /// The pins of the next holder after `after`, in order of number; `None`: there are no more. Pins that have run out
-    /// may be among them.
+    /// The pins of the holder with the next higher number after `after`; `None` if there is none. Expired
+    /// pins may be among them.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinEntry>, BlockStoreError>;
 
-    /// What devices are charged for together; in between two checkpoints of an index this may be too much.
+    /// What devices are charged for, together. Between two checkpoints of an index this may be too high.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -141,8 +142,8 @@ pub trait BlockStore: Send + Sync {
     /// [`BlockStoreError`]
     fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError>;
 
-    /// Collects garbage: drops what none of `roots`, no hold and no pin reaches. Of what devices in `short` stored, nothing
-    /// deleted is kept as a source for what comes next.
+    /// Collects garbage: drops all blocks that are reached neither from `roots` nor from a hold or a pin.
+    /// Deleted blocks that devices in `short` stored are not kept as bases for the compression of later ones.
     ///
     /// # Errors
     /// [`BlockStoreError`]; nothing that is in use was dropped.
@@ -154,28 +155,30 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<CollectReport, BlockStoreError>;
 
-    /// Makes everything durable that calls have done.
+    /// Makes the effect of all earlier calls durable.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn sync(&self) -> Result<(), BlockStoreError>;
 
-    /// Reads everything. `progress` is given bytes read and bytes in all, where that is known.
+    /// Reads everything and checks it. `progress` is given the bytes read and the bytes in all, where that is
+    /// known.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError>;
 
-    /// Figures.
+    /// Figures about the store's contents.
     ///
     /// # Errors
     /// [`BlockStoreError`]
     fn figures(&self) -> Result<BlockFigures, BlockStoreError>;
 
-    /// How many blocks are worth asking for at once, because each question takes a while.
+    /// How many blocks to request with one call: more than one if each call takes a while.
     fn batch(&self) -> usize;
 
-    /// The status of the block store on another machine or in a bucket; `None`: the blocks are in the data directory.
+    /// The status of a block store on another machine or in a bucket; `None` if the blocks are in the data
+    /// directory.
     fn status(&self) -> Option<BlockStoreStatus>;
 }
 
@@ -186,11 +189,11 @@ pub struct BlockStoreStatus {
     pub address: String,
     /// Whether the last request was answered.
     pub reached: bool,
-    /// Why its garbage is not collected.
+    /// Why its garbage is not collected; `None` if it is.
     pub doubt: Option<String>,
     /// The figures of the store; `None` if they could not be read.
     pub figures: Option<BlockFigures>,
-    /// The bucket, if the blocks are in one, here or there.
+    /// The status of the bucket, if the blocks are in one, directly or behind a block server.
     pub bucket: Option<BucketStatus>,
 }
 
@@ -207,13 +210,13 @@ pub struct ScrubSummary {
     pub bad_count: u64,
 }
 
-/// Why a block store did not do something.
+/// Why a call of a block store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockStoreError {
-    /// Medium: the log of this process failed.
+    /// Medium: this process's own log failed.
     #[error(transparent)]
     Local(StoreError),
-    /// The other machine is not reached.
+    /// The block server on the other machine cannot be reached.
     #[error(
         "the block store {address} cannot be reached: {why}. What needs it is refused until it can; nothing is lost"
     )]
@@ -223,7 +226,7 @@ pub enum BlockStoreError {
         /// The reason.
         why: String,
     },
-    /// The bucket is not reached, refuses, or is not what it was.
+    /// The bucket cannot be reached, refuses, or is not what it was.
     #[error("{0}")]
     Bucket(String),
     /// The other machine's disk is full.
@@ -232,7 +235,7 @@ pub enum BlockStoreError {
         /// The address of the block store.
         address: String,
     },
-    /// Caller: the user who stores would be over the limit.
+    /// Caller: the blocks would exceed the user's limit.
     #[error("the limit of {limit} bytes is reached: {used} are used")]
     OverQuota {
         /// Bytes charged.
@@ -246,7 +249,7 @@ pub enum BlockStoreError {
     /// The call is not allowed.
     #[error("refused: {0}")]
     Refused(String),
-    /// The other machine's disk failed, or its answer makes no sense.
+    /// The other machine's disk failed, or its reply makes no sense.
     #[error("the block store {address} failed: {why}")]
     Failed {
         /// The address of the block store.
@@ -254,7 +257,7 @@ pub enum BlockStoreError {
         /// The error it reported.
         why: String,
     },
-    /// It is another store than before, or an older copy.
+    /// The store is another one than before, or an older copy.
     #[error(
         "{doubt}. No garbage is collected there, as blocks that are in use may look unused. Put the right store back, or \
          keep this one and lose what it lacks; then start the server once with --blocks-anew"
@@ -303,8 +306,8 @@ pub(crate) fn load_one(
         .map(|(_, block)| block))
 }
 
-/// The block, if it was loaded intact. Damage is logged with the file: a client distinguishes a loss from a deletion by
-/// what still refers to the block, but only the server knows which file is bad.
+/// The block, if it was loaded intact. Damage is logged with the file: a client recognises a lost block
+/// because something still refers to it, but only the server knows which file is bad.
 pub(crate) fn sound(
     loaded: LoadedBlock,
     file_system: Digest,

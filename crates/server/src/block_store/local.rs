@@ -1,10 +1,12 @@
-//! Blocks in a log of this process: the one that has the order too, or one of their own, on the disk here or in a bucket.
+//! Blocks in a log of this process. The log has the order too, or only blocks; one with only blocks is on the
+//! local disk or in a bucket.
 //!
 //! Invariants:
-//! - in a log of their own, a call that changes something returns when it is as durable as was promised: on the disk here,
-//!   or in the bucket too. In the order's log that is up to whoever appends the record that names the blocks;
-//! - what is read of a bucket is believed only if it is what its address says, and nothing is collected while the bucket is
-//!   not what it was, or another server's.
+//! - In a log with only blocks, a call that changes something returns when the change is as durable as
+//!   configured: on the local disk, or in the bucket too. In a log with the order, the commit of the record
+//!   that names the blocks makes them durable.
+//! - Bytes read from a bucket are accepted only if they match their address. Nothing is collected while the
+//!   bucket is not what it was, or is another server's.
 
 use super::bucket::{self, BucketSettings, BucketTier};
 use super::interface::{BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary, stored_bytes};
@@ -27,31 +29,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct LocalBlocks {
     store: LogStore,
     log: OwnLog,
-    /// The position up to which the log is as durable as was promised.
+    /// The position up to which the log is as durable as configured.
     durable: AtomicU64,
 }
 
-/// What the log has, and where it is.
+/// What else the log contains, and where it is.
 pub(super) enum OwnLog {
-    /// The log has the order too.
+    /// The log contains the order too.
     WithOrder,
-    /// Blocks alone; on the disk here.
+    /// The log contains only blocks, and is on the local disk.
     OnDisk,
-    /// Blocks alone; in a bucket.
+    /// The log contains only blocks, and is in a bucket.
     InBucket(BucketTier),
 }
 
 impl LocalBlocks {
-    /// Over an open store that has the order too.
+    /// A block store over an open log that contains the order too.
     pub fn new(store: LogStore) -> LocalBlocks {
         LocalBlocks::over_log(store, OwnLog::WithOrder)
     }
 
-    /// The store in a bucket, which the data directory remembers; or why it does not open. `None`: neither the settings nor
-    /// the data directory name one.
+    /// Opens the store in a bucket, which is then remembered in the data directory. Returns `None` if neither
+    /// the settings nor the data directory name a bucket.
     ///
     /// # Errors
-    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else,
+    /// with the way out.
     pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
         let found = bucket::bucket_of(settings.data, settings.address.as_ref())?;
         let Some(address) = found else { return Ok(None) };
@@ -60,10 +63,10 @@ impl LocalBlocks {
         Ok(Some(blocks))
     }
 
-    /// Opens a store over any bucket, and remembers nothing.
+    /// Opens a store over any bucket, without remembering it in the data directory.
     ///
     /// # Errors
-    /// As [`LocalBlocks::in_bucket`].
+    /// As for [`LocalBlocks::in_bucket`].
     pub fn over_bucket(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,
@@ -78,17 +81,18 @@ impl LocalBlocks {
         LocalBlocks { store, log, durable }
     }
 
-    /// The position up to which the log is as durable as was promised.
+    /// The position up to which the log is as durable as configured.
     pub(super) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Appends a record that means nothing, so that the log's end never goes back, whatever is removed before it.
+    /// Appends a record without a meaning, so that the log never ends before this position, whatever is
+    /// removed before it.
     pub(super) fn mark_end(&self, mark: Digest) -> Result<(), BlockStoreError> {
         Ok(self.store.ordering_checkpoint(mark, b"collection")?)
     }
 
-    /// The bucket, if it is in one.
+    /// The bucket, if the log is in one.
     pub(super) fn tier(&self) -> Option<&BucketTier> {
         match &self.log {
             OwnLog::InBucket(tier) => Some(tier),
@@ -96,7 +100,7 @@ impl LocalBlocks {
         }
     }
 
-    /// Makes everything durable that was done so far.
+    /// Makes everything that was done so far durable.
     fn commit(&self) -> Result<(), BlockStoreError> {
         let end = self.store.position();
         self.store.commit()?;
@@ -107,7 +111,7 @@ impl LocalBlocks {
         Ok(())
     }
 
-    /// Makes a change as durable as was promised, if this log is the blocks' own.
+    /// Makes a change as durable as configured, if the log contains only blocks.
     fn settle(&self) -> Result<(), BlockStoreError> {
         match self.log {
             OwnLog::WithOrder => Ok(()),
@@ -117,7 +121,7 @@ impl LocalBlocks {
 
     fn load_one(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, BlockStoreError> {
         let loaded = match self.retrieve(file_system, address) {
-            // An object that is gone makes its own blocks errors, and no others.
+            // A lost object makes only its own blocks damaged; it is not an error of the whole store.
             Err(error @ StoreError::Log(LogError::Io { .. })) if self.tier().is_some() => {
                 LoadedBlock::Damaged(error.to_string())
             }
@@ -305,7 +309,7 @@ impl BlockStore for LocalBlocks {
     fn sync(&self) -> Result<(), BlockStoreError> {
         match self.log {
             OwnLog::WithOrder => self.commit(),
-            // Every call was durable when it returned, and what others have under way is theirs to wait for.
+            // Every call was durable when it returned, and other calls that are running wait for themselves.
             OwnLog::OnDisk | OwnLog::InBucket(_) => Ok(()),
         }
     }
@@ -319,7 +323,7 @@ impl BlockStore for LocalBlocks {
     }
 
     fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
-        // What is not in the index yet would be counted only in part.
+        // Without a checkpoint, entries that are not in the index yet would be counted only in part.
         self.store.checkpoint()?;
         let store = self.store.statistics()?;
         Ok(BlockFigures {
@@ -342,7 +346,7 @@ impl BlockStore for LocalBlocks {
     }
 }
 
-/// A scrub's findings for people.
+/// The findings of a scrub as text for people.
 pub(crate) fn summary_of(report: &ScrubReport) -> ScrubSummary {
     let bad = report.bad.iter().map(|bad| {
         let what = match (&bad.block, bad.live) {

@@ -27,13 +27,14 @@ impl std::fmt::Display for BlocksLocation {
     }
 }
 
-/// Text that does not say where blocks are. It is not repeated: a secret may have been put into it.
+/// An error for text that does not name a place for blocks. It does not repeat the text, which may contain a
+/// secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LocationError {
-    /// It is no bucket's address.
+    /// The text is not the address of a bucket.
     #[error("{}", .0.reason())]
     Bucket(AddressError),
-    /// It is no block server's address.
+    /// The text is not the address of a block server.
     #[error("it is no block server's address, which reads hf+blocks://HOST:PORT/KEY")]
     Server,
 }

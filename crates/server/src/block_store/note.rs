@@ -1,13 +1,13 @@
-//! What a server remembers of the block server that has its blocks, in its data directory:
+//! The note about the block server that has a server's blocks, in the server's data directory:
 //!
 //! ```text
 //! DATA/block-store            its address, the name of the store there, and what was noticed about it; text
 //! DATA/block-store-position   the highest position it has acknowledged, twice; u64, little-endian
-//! DATA/block-shards/N/        the same of shard N, where the blocks are in several
+//! DATA/block-shards/N/        the same files for shard N, if the blocks are in several shards
 //! ```
 //!
-//! Invariant: the position is written before the caller of the request that moved it returns, and is on the disk a
-//! second later. It may be behind what was acknowledged, never ahead of it.
+//! Invariant: a position is written before the request that advanced it returns to its caller, and is on the
+//! disk a second later. So the noted position may be behind what was acknowledged, but never ahead of it.
 
 use holdfast_protocol::block_server::StoreId;
 use holdfast_rpc::BlocksAddress;
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// Files in the data directory, which backups copy too.
 pub(crate) const FILES: [&str; 2] = ["block-store", "block-store-position"];
 const FIRST_LINE: &str = "holdfast block store 1";
-/// How the first of the files begins where the blocks are in a bucket.
+/// The first line of the first of these files if the blocks are in a bucket.
 pub(super) const BUCKET_FIRST_LINE: &str = "holdfast block store in a bucket 1";
-/// How long a position may be in memory only.
+/// How long a position may be written but not synced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The note about one store.
@@ -30,24 +30,24 @@ pub(crate) struct Note {
     data: PathBuf,
     /// The address of the block server.
     pub(crate) address: BlocksAddress,
-    /// The store it had; `None`: it has not been reached yet.
+    /// The id of the store; `None` if it has not been reached yet.
     pub(crate) store: Option<StoreId>,
-    /// Why its garbage is not to be collected.
+    /// Why the store's garbage must not be collected; `None` if it may.
     pub(crate) doubt: Option<String>,
-    /// In how many shards it has the blocks; each has a note of its own. `None`: they are in one piece, or it has not been
-    /// reached yet.
+    /// In how many shards the block servers have the blocks; each shard has a note of its own. `None` if they
+    /// are in one piece, or the block server has not been reached yet.
     pub(crate) shards: Option<u16>,
-    /// The highest position acknowledged.
+    /// The highest position that was acknowledged.
     pub(crate) position: u64,
     file: File,
     synced: Instant,
 }
 
 impl Note {
-    /// What is remembered in a data directory; `None`: the blocks of its server are in it.
+    /// Reads the note in a data directory; `None` if its blocks are not at a block server.
     ///
     /// # Errors
-    /// The system's, or the file makes no sense.
+    /// The system's error, or the file makes no sense.
     pub(crate) fn read(data: &Path) -> std::io::Result<Option<Note>> {
         let text = match std::fs::read_to_string(data.join(FILES[0])) {
             Ok(text) => text,
@@ -85,7 +85,7 @@ impl Note {
         Ok(Some(note))
     }
 
-    /// Of a block server that has not been reached yet. Nothing is written.
+    /// A note about a block server that has not been reached yet. Does not write it.
     ///
     /// # Errors
     /// The system's error.
@@ -101,7 +101,7 @@ impl Note {
         Ok(Note { data, address, store: None, doubt: None, shards: None, position: 0, file, synced })
     }
 
-    /// Writes all but the position, durably.
+    /// Writes everything except the position, durably.
     ///
     /// # Errors
     /// The system's error.
@@ -119,7 +119,7 @@ impl Note {
         holdfast_durable::replace(&self.data.join(FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
     }
 
-    /// Remembers a position.
+    /// Writes a position. It is synced once a second.
     ///
     /// # Errors
     /// The system's error.
@@ -162,8 +162,8 @@ pub(crate) fn id_of(text: &str) -> Option<StoreId> {
 mod tests {
     use super::*;
 
-    /// Proves: what is remembered is read again as it was written, a torn position counts as the lower of the two, and a
-    /// damaged file is no empty one.
+    /// Proves: a note is read as it was written; an incomplete position counts as the lower of the two; and a
+    /// damaged file is not taken for an empty one.
     #[test]
     fn what_is_remembered_comes_back() {
         let folder = tempfile::tempdir().unwrap();

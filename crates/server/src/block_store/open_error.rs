@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Why the blocks of a server cannot be opened where they are.
 #[derive(Debug, thiserror::Error)]
 pub enum BlocksOpenError {
-    /// What is known of the block server makes no sense, or cannot be read.
+    /// The note about the block server makes no sense, or cannot be read.
     #[error("what is known of the block store ({path}): {error}", path = .path.display())]
     Note {
         /// The data directory.
@@ -18,7 +18,7 @@ pub enum BlocksOpenError {
         /// The system's error, or what is wrong.
         error: io::Error,
     },
-    /// What is known of the bucket makes no sense, or cannot be read.
+    /// The note about the bucket makes no sense, or cannot be read.
     #[error("what is known of the bucket ({path}): {error}", path = .path.display())]
     BucketNote {
         /// The data directory.
@@ -26,7 +26,7 @@ pub enum BlocksOpenError {
         /// The system's error, or what is wrong.
         error: io::Error,
     },
-    /// It cannot be noted where the blocks are.
+    /// The note of where the blocks are cannot be written.
     #[error("writing to {path}: {error}", path = .path.display())]
     Writing {
         /// The data directory.
@@ -34,7 +34,7 @@ pub enum BlocksOpenError {
         /// The system's error.
         error: io::Error,
     },
-    /// Operator: the blocks are at another kind of place.
+    /// Operator: the blocks are in another kind of store than the configuration says.
     #[error("the blocks of {data} are at {place}; another kind of place is for a new data directory", data = .data.display())]
     OtherKind {
         /// The data directory.
@@ -42,7 +42,7 @@ pub enum BlocksOpenError {
         /// Where the blocks are.
         place: String,
     },
-    /// The block server is not reached, or is another one.
+    /// The block server cannot be reached, or has another key.
     #[error("the block store {address}: {error}")]
     Connect {
         /// The address of the block server.
@@ -50,7 +50,7 @@ pub enum BlocksOpenError {
         /// Why there is no connection.
         error: RpcError,
     },
-    /// The block servers are reached, and none of them has the store now.
+    /// The block servers can be reached, but none of them has the store now.
     #[error("the block store {address}: {NOBODY}")]
     Nobody {
         /// The address of the block servers.
@@ -63,12 +63,12 @@ pub enum BlocksOpenError {
     NotAllowed {
         /// The address of the block server.
         address: String,
-        /// Its own words.
+        /// The reason that it gave.
         why: String,
         /// This server's public key.
         own: String,
     },
-    /// The blocks were divided in another way before.
+    /// The blocks are divided in another way than before.
     #[error(
         "the block store {address} has the blocks {}, and had them {}: it is another one. --blocks-anew accepts it as it is",
         division(*.now), division(*.before)
@@ -81,23 +81,23 @@ pub enum BlocksOpenError {
         /// How many there were.
         before: Option<u16>,
     },
-    /// The block server is away, or failed.
+    /// The block server cannot be reached, or failed.
     #[error(transparent)]
     BlockStore(#[from] BlockStoreError),
-    /// The bucket, or what is on the disk here of it.
+    /// The bucket, or the files on the local disk that belong to it.
     #[error(transparent)]
     Bucket(#[from] TieredError),
-    /// The log in a bucket.
+    /// The log in the bucket cannot be opened.
     #[error("the blocks of {place}: {error}")]
     Log {
         /// The bucket and prefix.
         place: String,
-        /// What the log says.
+        /// The log's error.
         error: StoreError,
     },
 }
 
-/// What it means if each block server says that another one has it.
+/// The explanation if each block server replies that another one has the store.
 pub(super) const NOBODY: &str =
     "no block server has taken these blocks over yet, or one that the address does not name has them";
 
@@ -109,7 +109,7 @@ fn division(shards: Option<u16>) -> String {
 }
 
 impl BlocksOpenError {
-    /// To be used with `map_err`: writing to a folder failed.
+    /// For use with `map_err`: writing to a folder failed.
     pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> BlocksOpenError {
         move |error| BlocksOpenError::Writing { path: path.to_owned(), error }
     }

@@ -1,10 +1,11 @@
-//! The stores that a block server has: all of those it was allowed, for good; or, with others on the same bucket, those whose
-//! seats it has.
+//! The stores that a block server has open. Without a group, these are the stores of all allowed servers. In
+//! a group of block servers on the same bucket, they are the stores whose seats this block server has.
 //!
 //! Invariants:
-//! - a store that is given up, or was taken over by another block server, is closed before its seat is left: what was under
-//!   way is carried out or refused, and nothing is acknowledged after;
-//! - one that does not open leaves its seat, and this block server rests for a while, so that others may take it.
+//! - A store that is given up, or that another block server has taken over, is closed before its seat is
+//!   left. Running requests are carried out or refused, and nothing is acknowledged afterwards.
+//! - If a store cannot be opened, this block server leaves its seat and takes no seat for a while, so that
+//!   others may take it.
 
 use super::election::{Candidate, Seat, decide};
 use super::server_error::ServedStoreError;
@@ -18,15 +19,16 @@ use std::time::{Duration, Instant};
 
 /// How often the holders of all seats are read from etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How long one rests when a store did not open: doubled each time up to the second.
+/// Shortest time without taking a seat after a store could not be opened. It doubles each time, up to
+/// [`REST_MAX`].
 const REST_MIN: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(30);
-/// How long the end waits for what is under way.
+/// How long the shutdown waits for running requests.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether a store is still in use.
+/// How often a closing store is checked for requests that still use it.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// Opens the store of a seat, or says why not.
+/// Opens the store of a seat, or returns the reason why it cannot be opened.
 pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<StoreServer, ServedStoreError> + Send + Sync>;
 
 /// The stores of this block server, by seat.
@@ -43,7 +45,7 @@ pub(super) struct Seats {
 struct State {
     held: BTreeMap<Seat, HeldSeat>,
     rests_until: Option<Instant>,
-    /// Stores that did not open since one did.
+    /// How many stores in a row could not be opened.
     failures: u32,
     stop: bool,
 }
@@ -63,12 +65,12 @@ enum Store {
 }
 
 impl Seats {
-    /// Of these seats, none of which is taken yet.
+    /// A set of seats, none of which is taken yet.
     pub(super) fn new(shards: u16, all: Vec<Seat>, open: Opener) -> Seats {
         Seats { shards, all, open, state: Mutex::default(), stopped: Condvar::new() }
     }
 
-    /// Opens all of them, for good.
+    /// Opens the stores of all seats, for a block server without a group.
     pub(super) fn open_all(&self) -> Result<(), (Seat, Box<ServedStoreError>)> {
         for seat in &self.all {
             let store_server = (self.open)(seat).map_err(|why| (*seat, Box::new(why)))?;
@@ -78,7 +80,7 @@ impl Seats {
         Ok(())
     }
 
-    /// The store of a seat, if it is here.
+    /// The store of a seat, if it is open here.
     pub(super) fn store_server(&self, seat: &Seat) -> Option<Arc<StoreServer>> {
         match &self.state.lock().held.get(seat)?.store {
             Store::Here(store_server) => Some(store_server.clone()),
@@ -86,7 +88,7 @@ impl Seats {
         }
     }
 
-    /// The block server that has taken over one of the stores.
+    /// A description of the block server that has taken over one of the stores.
     pub(super) fn taken_over(&self) -> Option<String> {
         let keepers = self.here();
         keepers.iter().find_map(|(_, store_server)| store_server.taken_over())
@@ -101,7 +103,8 @@ impl Seats {
         here.collect()
     }
 
-    /// Takes and leaves seats as they are shared with others, until it is stopped; then leaves all.
+    /// Takes and gives up seats so that they are shared fairly with other block servers, until
+    /// [`Seats::stop`]; then gives up all.
     pub(super) fn share(self: &Arc<Seats>, candidate: &Arc<Candidate>) {
         let (mut is_away, mut stood_by) = (false, false);
         loop {
@@ -155,7 +158,7 @@ impl Seats {
         self.stopped.notify_all();
     }
 
-    /// Looks once; whether others have all seats.
+    /// Reads who has which seat, and takes and gives up seats once. Returns whether others have all seats.
     fn look(self: &Arc<Seats>, candidate: &Arc<Candidate>) -> Result<bool, EtcdError> {
         let is_able = self.state.lock().rests_until.is_none_or(|until| until <= Instant::now());
         candidate.keep(is_able)?;
@@ -169,7 +172,7 @@ impl Seats {
                     continue;
                 }
                 Some(_) => {}
-                // The lease had ended before it was renewed.
+                // The lease had ended before it was renewed, and the seat with it.
                 None => match candidate.take(seat)? {
                     Some(since) => self.since(seat, since),
                     None => tracing::warn!("the seat of {} was lost", describe(seat)),
@@ -233,7 +236,7 @@ impl Seats {
         });
     }
 
-    /// Leaves a seat to others, unless something is under way there that takes long.
+    /// Gives up a seat to others, unless a long call is running there.
     fn give(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: &Seat) {
         if self.store_server(seat).is_some_and(|store_server| !store_server.is_long_busy()) {
             self.close(candidate, seat, "others have fewer");
@@ -245,7 +248,7 @@ impl Seats {
         let store_server = {
             let mut state = self.state.lock();
             let Some(held) = state.held.get_mut(seat) else { return };
-            // One that is being opened is closed when it is met the next time.
+            // A store that is still being opened is closed in a later round.
             let Store::Here(_) = &held.store else { return };
             let Store::Here(store_server) = std::mem::replace(&mut held.store, Store::Closing) else {
                 return;
@@ -256,7 +259,7 @@ impl Seats {
         let (seats, candidate, seat) = (self.clone(), candidate.clone(), *seat);
         std::thread::spawn(move || {
             let mut store_server = store_server;
-            // Nobody comes anew.
+            // No new request gets the store, so the running ones are the last.
             let store_server = loop {
                 match Arc::try_unwrap(store_server) {
                     Ok(store_server) => break store_server,

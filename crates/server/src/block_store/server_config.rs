@@ -13,26 +13,27 @@ use std::time::Duration;
 /// The settings of a block server.
 #[derive(Clone, Debug)]
 pub struct BlockServerConfig {
-    /// The data directory; created when missing. One block server at a time.
+    /// The data directory; created when missing. Only one block server at a time can use it.
     pub data: PathBuf,
     /// The address to listen on.
     pub listen: SocketAddr,
     /// Keys of the consistency servers that are served.
     pub allowed: BTreeSet<PublicKey>,
-    /// How long after its first STORE a block may be given up.
+    /// For how long after storing a block its owner may take it back.
     pub window: Duration,
     /// How long new blocks are safe from collection.
     pub gc_window: Duration,
     /// How long deleted blocks are kept as bases for the compression of later ones.
     pub keep_deleted: Duration,
-    /// How many bytes of them at most.
+    /// Most bytes of such deleted blocks; `None`: no limit.
     pub keep_deleted_bytes: Option<u64>,
-    /// The bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in the data directory.
+    /// The bucket that has the blocks; `None`: the remembered one, if there is one, or else the data
+    /// directory.
     pub blocks: Option<BucketAddress>,
-    /// The operator accepts what is in the bucket, whatever was there before.
+    /// Whether the operator accepts what is in the bucket, whatever was there before.
     pub blocks_anew: bool,
-    /// It shares the stores of the bucket with others: what another one has taken over since the last time is taken over
-    /// from it.
+    /// Set if the block server shares the stores of the bucket with others. It then takes over stores that
+    /// another block server of the group has taken over since.
     pub candidate: Option<Arc<Candidate>>,
 }
 

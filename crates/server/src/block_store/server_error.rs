@@ -15,13 +15,13 @@ pub enum BlockServerError {
     /// The data directory cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Another one has the data directory.
+    /// Another block server uses the data directory.
     #[error("{path} is in use by another block server", path = .0.display())]
     InUse(PathBuf),
-    /// What is known of the bucket makes no sense, or cannot be noted.
+    /// The note about the bucket makes no sense, or cannot be written.
     #[error(transparent)]
     Bucket(#[from] BlocksOpenError),
-    /// It cannot be a standby for others.
+    /// The block server cannot join a group.
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// A store of a consistency server in a bucket cannot be opened.
@@ -42,7 +42,7 @@ pub enum BlockServerError {
     },
 }
 
-/// Why the store that a block server has for a consistency server does not open.
+/// Why a block server cannot open the store of a consistency server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServedStoreError {
     /// Medium: a file operation failed.
@@ -53,19 +53,19 @@ pub enum ServedStoreError {
         /// The system's error.
         error: io::Error,
     },
-    /// Operator: the blocks are at another kind of place.
+    /// Operator: the blocks are in another kind of store.
     #[error("{path} is there, so its blocks are at another kind of place; this one is for a new data directory", path = .0.display())]
     OtherKind(PathBuf),
-    /// The log.
+    /// The log cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The bucket.
+    /// The store in the bucket cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The bucket did not say how the blocks are divided.
+    /// The number of shards could not be read from the bucket.
     #[error(transparent)]
     Bucket(#[from] BucketError),
-    /// Operator: what is in one piece cannot be divided.
+    /// Operator: blocks that are in one piece cannot be divided.
     #[error(
         "{bucket} has them in one piece, which cannot be divided: shards are for a bucket, or a prefix, that is new"
     )]
@@ -73,7 +73,7 @@ pub enum ServedStoreError {
         /// The bucket.
         bucket: String,
     },
-    /// Operator: there is another number of shards.
+    /// Operator: the bucket has another number of shards.
     #[error("{bucket} has them in {there} shards: start with --stand-by, and --shards {there}")]
     OtherShards {
         /// The bucket.
@@ -83,16 +83,16 @@ pub enum ServedStoreError {
     },
 }
 
-/// Why a block server cannot stand by for others.
+/// Why a block server cannot join a group.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
-    /// Operator: another one would not find what this one has acknowledged.
+    /// Operator: other block servers of the group would not find what this one has acknowledged.
     #[error(
         "block servers stand by for each other only with `--blocks s3://...&durability=object`: what is acknowledged must be \
          where the next one finds it"
     )]
     NotInBucket,
-    /// Operator: there cannot be so many shards.
+    /// Operator: the number of shards is out of range.
     #[error("there are 1 to {max} shards")]
     ShardCount {
         /// The most there can be.
@@ -101,13 +101,14 @@ pub enum ElectionError {
     /// The system has no randomness.
     #[error("no randomness: {0}")]
     Random(getrandom::Error),
-    /// Operator: etcd cannot be used as it was given.
+    /// Operator: the configuration of etcd cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// etcd is away, or refuses.
+    /// etcd cannot be reached, or refuses.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// Operator: servers would not take this one for the other.
+    /// Operator: the keys differ, so consistency servers would not accept this block server in place of the
+    /// other.
     #[error(
         "the block server on {host} has the key {key}, and this one {own}, so servers would not take this one for the other: \
          copy the file server-key from there, mode 0600"
@@ -120,10 +121,10 @@ pub enum ElectionError {
         /// The key of this one.
         own: String,
     },
-    /// What is in etcd makes no sense.
+    /// The value in etcd makes no sense.
     #[error("etcd's key {0} is no number of shards")]
     NoNumber(String),
-    /// Operator: there is another number of shards.
+    /// Operator: etcd has another number of shards.
     #[error(
         "the blocks in this bucket are in {there} shards, not {wanted}; how many is decided when the first block server starts, \
          and stays"
@@ -134,7 +135,7 @@ pub enum ElectionError {
         /// How many the operator wants.
         wanted: u16,
     },
-    /// Another block server was quicker.
+    /// Another block server wrote a different number of shards first.
     #[error("another block server has just begun with {there} shards, not {wanted}")]
     BegunOtherwise {
         /// How many it has begun with.

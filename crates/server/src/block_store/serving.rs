@@ -5,16 +5,16 @@
 //! DATA/lock          held by the process that serves
 //! DATA/block-store   which bucket, if blocks are in one; text
 //! DATA/servers/KEY/  the store of one consistency server; in a bucket it is below PREFIX/KEY
-//! DATA/servers/KEY/shard-N-of-M/  one of several; in a bucket below PREFIX/KEY/shard-N-of-M
+//! DATA/servers/KEY/shard-N-of-M/  one of several shards; in a bucket below PREFIX/KEY/shard-N-of-M
 //! ```
 //!
 //! Invariants:
-//! - only keys that the operator named are served, each its own store and no other's;
-//! - whoever cannot be served loses its connection, and nobody else notices; a disk that can promise nothing any more
-//!   ends the process, as nothing of what was only appended may be believed;
-//! - so does another block server that has taken a store over from the bucket: whoever asked here finds that one. Of several
-//!   that share the stores of a bucket ([`Candidate`]) each goes on with those it has, and ends the connections that ask for
-//!   others.
+//! - Only keys that the operator named are served, each with its own store and no other.
+//! - A client that cannot be served loses its connection, and other clients notice nothing. If a disk fails
+//!   so that nothing can be made durable any more, the process ends, because appended data may be lost.
+//! - The process also ends if another block server has taken over a store from the bucket: clients then find
+//!   that one. A block server in a group ([`Candidate`]) instead goes on with the stores it has, and ends
+//!   connections that ask for others.
 
 use super::bucket;
 use super::division;
@@ -46,20 +46,21 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
 
-/// Requests of one connection carried out at once.
+/// Most requests of one connection carried out at the same time.
 const AT_ONCE: usize = 32;
-/// How often it is looked whether a store was taken over.
+/// How often the stores are checked for a takeover by another block server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Threads for work that blocks.
+/// Number of threads for requests that block.
 const BLOCKING_THREADS: usize = 64;
 /// Held by the process that serves.
 const LOCK: &str = "lock";
-/// How the directories of shards begin.
+/// Prefix of the directories of shards.
 const SHARD: &str = "shard-";
-/// Least room of a shard's cache.
+/// Smallest cache of a shard, in bytes.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 
-/// An opened block server: it owns its data directory and listens, but does not answer before [`BlockServer::run`].
+/// An opened block server: it owns its data directory and listens, but does not answer before
+/// [`BlockServer::run`].
 pub struct BlockServer {
     service: Arc<BlockService>,
     listener: std::net::TcpListener,
@@ -76,8 +77,8 @@ enum PeerTransport {
 }
 
 impl BlockServer {
-    /// Opens the data directory (made if missing) with the stores of all that are allowed, recovers what a crash left, and
-    /// begins to listen.
+    /// Opens the data directory (made if missing) with the stores of all allowed servers, recovers what a
+    /// crash left, and begins to listen.
     ///
     /// # Errors
     /// [`BlockServerError`]
@@ -85,7 +86,7 @@ impl BlockServer {
         BlockServer::open_over(config, |address| Arc::new(S3::new(address)))
     }
 
-    /// As [`BlockServer::open`], with other buckets than those of S3.
+    /// Like [`BlockServer::open`], but with other buckets than those of S3.
     ///
     /// # Errors
     /// [`BlockServerError`]
@@ -173,7 +174,8 @@ impl BlockServer {
         Ok(BlockServer { service, listener, key, listen, candidate, _lock: lock })
     }
 
-    /// The key of the block server with this data directory, which is made if it is not there.
+    /// The key of the block server with this data directory. Makes the directory and the key if they do not
+    /// exist.
     ///
     /// # Errors
     /// [`OpenError`]
@@ -181,8 +183,8 @@ impl BlockServer {
         Ok(DataDirectory::bare(data)?.server_key()?.public())
     }
 
-    /// The address to give to a consistency server: where this block server listens, with its key. If it listens on all
-    /// addresses, with this machine's host name.
+    /// The address to give to a consistency server: where this block server listens, with its key. If it
+    /// listens on all addresses, this has the machine's host name.
     pub fn address(&self) -> BlocksAddress {
         let local = self.listener.local_addr().unwrap_or(self.listen);
         let host = match local.ip() {
@@ -193,7 +195,7 @@ impl BlockServer {
         BlocksAddress { server, others: Vec::new(), key: self.key.public() }
     }
 
-    /// Serves until `shutdown` completes, and lets requests under way finish. Blocks.
+    /// Serves until `shutdown` completes, then lets running requests finish. Blocks.
     ///
     /// # Errors
     /// [`RunError`]
@@ -201,7 +203,7 @@ impl BlockServer {
         self.run_over(PeerTransport::Sockets, shutdown)
     }
 
-    /// What [`BlockServer::run_privsep`] starts: a sandboxed front end with this server's listener.
+    /// The plan that [`BlockServer::run_privsep`] needs: a sandboxed front end with this server's listener.
     ///
     /// # Errors
     /// The system's error.
@@ -209,8 +211,8 @@ impl BlockServer {
         Ok(privsep::plan(&self.listener, None, self.key.public(), &Limits::default())?)
     }
 
-    /// Serves in two processes, as a server of file systems does ([`crate::privsep`]). `started` is called once the front end
-    /// is in its sandbox.
+    /// Like [`BlockServer::run`], but in two processes, as a server of file systems does
+    /// ([`crate::privsep`]). `started` is called once the front end is in its sandbox.
     ///
     /// # Errors
     /// [`RunError`]; also where sandboxes cannot be made.
@@ -269,7 +271,7 @@ impl BlockServer {
             }
             PeerTransport::FrontEnd(introduced, privsep) => {
                 let served = serve_introduced(introduced, service, limits, ended).await;
-                // After the last answers, which it carries on.
+                // The front end has to carry the last replies, so it ends after them.
                 drop(privsep);
                 served?;
             }
@@ -286,7 +288,8 @@ impl BlockServer {
 }
 
 impl BlockServer {
-    /// Completes when another block server has taken over one of the stores that this one has to itself, and says which.
+    /// Completes, with a description, when another block server has taken over one of the stores; never if
+    /// this one is in a group.
     async fn taken_over(&self) -> String {
         loop {
             if let (None, Some(why)) = (&self.candidate, self.service.seats.taken_over()) {
@@ -301,7 +304,7 @@ impl BlockServer {
 struct BlockService {
     seats: Arc<Seats>,
     allowed: BTreeSet<PublicKey>,
-    /// Stores that are not here are at other block servers.
+    /// Whether stores that are not open here are at other block servers of the group.
     is_shared: bool,
     failure: watch::Sender<Option<String>>,
     /// Consistency servers whose first connection was logged.
@@ -311,7 +314,7 @@ struct BlockService {
 /// The state of one connection.
 struct State {
     at_once: Arc<Semaphore>,
-    /// The shard that the greeting asked for; unset if it asked for none of several.
+    /// The shard that the greeting asked for. Unset if there are several shards and it asked for none.
     shard: OnceLock<Shard>,
 }
 
@@ -396,14 +399,14 @@ impl Service for BlockService {
     }
 }
 
-/// The store is at another block server now, which knows whether the request was carried out: this ends the connection,
-/// so that the client asks there.
+/// Ends the connection, because the store is at another block server now. Only that one can say whether the
+/// request was carried out, so the client has to ask there.
 async fn elsewhere(session: &Session<State>) -> Response {
     session.end();
     std::future::pending().await
 }
 
-/// What the directories of a shard are called; `None`: it is all there is.
+/// Name of a shard's directory and prefix; `None` if the store is undivided.
 fn part_of_name(shard: Shard) -> Option<String> {
     let Shard { number, of } = shard;
     (of > 1).then(|| format!("{SHARD}{number}-of-{of}"))

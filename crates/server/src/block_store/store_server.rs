@@ -1,12 +1,13 @@
 //! One consistency server's store at a block server: its blocks, their references, holds and pins.
 //!
 //! ```text
-//! DATA/servers/KEY/name      the name of the store: of one in a bucket the bucket's, else drawn when it was made
-//! DATA/servers/KEY/store/    its blocks; or, where they are in a bucket:
-//! DATA/servers/KEY/objects/  what the bucket does not have yet, the index, a cache
+//! DATA/servers/KEY/name      the name of the store: the bucket's, or else random, drawn when it was made
+//! DATA/servers/KEY/store/    its blocks; or, if they are in a bucket:
+//! DATA/servers/KEY/objects/  segments that the bucket does not have yet, the index, a cache
 //! ```
 //!
-//! Invariant: an answer leaves when all that it speaks of is durable, and says up to where the store is.
+//! Invariant: a reply leaves when everything it speaks of is durable, and says up to which position the store
+//! is durable.
 
 use super::bucket::{self, BucketSettings};
 use super::interface::{BlockStore, BlockStoreError};
@@ -31,13 +32,13 @@ use std::time::Duration;
 
 /// File with the name of the store.
 const NAME: &str = "name";
-/// Most bytes of references in an answer.
+/// Most bytes of references in a reply.
 const REFERENCES_BYTES: usize = MESSAGE_BYTES_MAX / 2;
-/// Not a file system: where the store keeps records of its own.
+/// The id, of no file system, under which the store keeps records of its own.
 const OWN: Digest = Digest([0xff; 32]);
 
-/// How long an acknowledgement waits for the bucket: less than the caller's deadline, so that the caller gets the
-/// reason.
+/// How long an acknowledgement waits for the bucket: less than the caller's deadline, so that the caller gets
+/// the reason.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The store of one consistency server, or one shard of it.
@@ -51,9 +52,9 @@ pub(crate) struct StoreServer {
 /// Why a store does not answer any more.
 #[derive(Debug)]
 pub(crate) enum StoreEnd {
-    /// The disk here can promise nothing any more.
+    /// The local disk failed, so nothing can be made durable any more.
     Fatal(String),
-    /// Another block server has it now.
+    /// Another block server has taken over the store.
     TakenOver(String),
 }
 
@@ -62,14 +63,14 @@ pub(super) struct BucketLocation {
     pub(super) bucket: Arc<dyn Bucket>,
     /// The address of this store's own prefix.
     pub(super) address: BucketAddress,
-    /// The operator accepts whatever is in the bucket.
+    /// Whether the operator accepts whatever is in the bucket.
     pub(super) anew: bool,
-    /// Another block server of the same group may have had the store before.
+    /// Whether another block server of the same group may have had the store before.
     pub(super) takes_over: bool,
 }
 
 impl StoreServer {
-    /// Opens the store in a directory, which is made if it is not there.
+    /// Opens the store in a directory, which is created if it does not exist.
     ///
     /// # Errors
     /// [`ServedStoreError`]
@@ -101,14 +102,15 @@ impl StoreServer {
         let settings = BucketSettings { address: None, data, store: config, anew, takes_over, patience };
         let blocks = LocalBlocks::over_bucket(bucket, &address, &settings)?;
         if takes_over {
-            // What it was called when this one had it last says nothing.
+            // The noted name is from when this block server had the store last, so it may be outdated.
             put_name(directory, &blocks.tier().expect("it is in a bucket").name()).map_err(failed)?;
         }
         StoreServer::in_bucket(directory, blocks)
     }
 
-    /// Over a store in a bucket. Its name is the bucket's, so a server whose disk was lost is known again; but where the loss
-    /// of objects was accepted it is another, as a store that lacks something is not the one that the other side relies on.
+    /// A server for a store in a bucket. The store has the bucket's name, so it is recognised even if the
+    /// local disk was lost. If the operator accepted the loss of objects, the bucket's name has changed,
+    /// because a store that lacks something is not the one that the consistency server relies on.
     fn in_bucket(directory: &Path, blocks: LocalBlocks) -> Result<StoreServer, ServedStoreError> {
         let failed = |error| ServedStoreError::Io { directory: directory.to_owned(), error };
         let tier = blocks.tier().expect("it is in a bucket");
@@ -126,12 +128,12 @@ impl StoreServer {
         StoreServer { name, blocks, long: AtomicUsize::new(0) }
     }
 
-    /// Whether something is under way that takes long.
+    /// Whether a call that takes long is running.
     pub(super) fn is_long_busy(&self) -> bool {
         self.long.load(Relaxed) > 0
     }
 
-    /// The server that has taken over the store.
+    /// A description of the server that has taken over the store, if one has.
     pub(super) fn taken_over(&self) -> Option<String> {
         self.blocks.tier()?.taken_over()
     }
@@ -242,7 +244,7 @@ impl StoreServer {
                 )
             }
             BlockCall::Collect { roots, short, now_ns } => {
-                // So that the log has something behind all that may be removed: its end never goes back.
+                // The log then has a record after all that may be removed, so its end never goes back.
                 blocks.mark_end(OWN)?;
                 let report = blocks.collect(file_system, &roots, &short.into_iter().collect(), now_ns)?;
                 BlockResult::Collected(collection_of(report))
@@ -262,7 +264,7 @@ impl StoreServer {
         })
     }
 
-    /// As many references as fit into one reply; the caller asks for the rest again.
+    /// As many references as fit into one reply. The caller requests the rest again.
     fn references(&self, file_system: Digest, addresses: &[Digest]) -> Result<BlockResult, Fault> {
         let (mut references, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
         for address in addresses {
@@ -299,7 +301,7 @@ fn collection_of(report: CollectReport) -> BlockCollection {
 enum Fault {
     /// The consistency server gets this reply.
     Reply(BlockFault),
-    /// The disk here can promise nothing any more.
+    /// The local disk failed, so nothing can be made durable any more.
     Fatal(String),
 }
 
@@ -324,7 +326,7 @@ impl From<BlockStoreError> for Fault {
     }
 }
 
-/// The name of the store in a directory; `None`: it has none yet.
+/// The name of the store in a directory; `None` if it has none yet.
 fn name_in(directory: &Path) -> std::io::Result<Option<StoreId>> {
     match std::fs::read_to_string(directory.join(NAME)) {
         Ok(text) => id_of(text.trim()).map(Some).ok_or_else(|| std::io::Error::other("its name is damaged")),

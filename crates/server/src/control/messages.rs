@@ -1,4 +1,4 @@
-//! What goes over the control socket: each message is a length (u32, little-endian) and borsh bytes.
+//! The messages on the control socket. Each is a length (u32, little-endian) followed by borsh bytes.
 
 use crate::block_store::{BlockStoreStatus, ScrubSummary};
 use crate::order::etcd::OrderStatus;
@@ -12,10 +12,10 @@ use std::time::Duration;
 pub(super) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Largest task on the socket.
 pub(super) const TASK_BYTES_MAX: u32 = 1024;
-/// How long the running server may be silent.
+/// How long the running server may send nothing.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(120);
 
-/// Work an operator can ask for.
+/// A task that an operator can request.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
@@ -26,7 +26,7 @@ pub enum Task {
     Scrub = 2,
     /// The figures of the server.
     Statistics = 3,
-    /// Seal the log, so that it can be copied up to here.
+    /// Seal the log, so that it can be copied up to this moment.
     Seal = 4,
     /// List the holds of members.
     Holds = 5,
@@ -57,7 +57,7 @@ pub enum Outcome {
     Scrubbed(ScrubSummary),
     /// The outcome of [`Task::Statistics`].
     Statistics(Statistics),
-    /// The work could not be done.
+    /// The task could not be carried out.
     Failed(String),
     /// The outcome of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
     Sealed(Vec<(u32, u64)>),
@@ -80,15 +80,15 @@ pub struct CollectSummary {
     pub dropped: u64,
     /// Bytes of the dropped blocks.
     pub dropped_bytes: u64,
-    /// Blocks that nothing refers to, kept for a while.
+    /// Blocks that nothing refers to, but that are too young to be dropped.
     pub kept: u64,
     /// Bytes of the retained blocks.
     pub kept_bytes: u64,
-    /// Bytes given back: of log files removed, and of holes.
+    /// Bytes given back: log files that were removed, and holes.
     pub removed_bytes: u64,
-    /// Log files kept because something in them cannot be read, and why.
+    /// Log files that were not removed because something in them cannot be read, with the reason.
     pub damaged: Vec<String>,
-    /// Blocks that others refer to but that are not here.
+    /// Blocks that other blocks refer to but that are missing.
     pub missing: Vec<Digest>,
 }
 
@@ -97,13 +97,13 @@ pub struct CollectSummary {
 pub struct Statistics {
     /// File systems, with the number of operations each has ordered.
     pub file_systems: Vec<(Digest, u64)>,
-    /// File systems that are not served because their order is damaged, and how.
+    /// File systems that are not served, with the reason.
     pub unserved: Vec<(Digest, String)>,
     /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes in the log.
+    /// Bytes of all blocks in the log.
     pub block_bytes: u64,
-    /// Bytes among them of deleted content, as the last collection found it.
+    /// How many of these bytes belong to deleted blocks, as of the last collection.
     pub deleted_bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
@@ -127,14 +127,15 @@ pub struct Statistics {
     pub bytes_served: u64,
     /// Whether a server is running on the directory.
     pub running: bool,
-    /// The status of the block server that has the blocks. In that case the bytes of the log and the free bytes are
-    /// those of this machine, and the figures of blocks are 0 while the block server is unreachable.
+    /// The status of the block server or bucket that has the blocks. In that case the bytes of the log and
+    /// the free bytes are those of this machine, and the figures of blocks are 0 while the block store cannot
+    /// be reached.
     pub block_store: Option<Box<BlockStoreStatus>>,
-    /// Where the order is, if not in the data directory; and which server has what of it.
+    /// The status of the order, if it is in etcd.
     pub order: Option<Box<OrderStatus>>,
 }
 
-/// What a server says while it carries out a task.
+/// A message from the server while it carries out a task.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub(super) enum Message {
     Progress(u64, u64),

@@ -1,5 +1,5 @@
-//! The control socket for operators: a Unix socket in the data directory, for work on a server that is running, and the
-//! same work on the directory itself when no server runs.
+//! The control socket for operators: a Unix socket in the data directory. It has the running server carry out
+//! tasks; if no server runs, the same tasks are carried out on the directory itself.
 //!
 //! A process that can open the socket can already read and write the data directory, so no key is needed.
 

@@ -1,4 +1,5 @@
-//! The operator's side of the control socket: has the running server do something, or does it where none runs.
+//! The operator's side of the control socket: has the running server carry out a task, or carries it out
+//! itself if none runs.
 
 use super::messages::{MESSAGE_BYTES_MAX, Message, Outcome, SILENCE_MAX, Statistics, Task};
 use super::serve::{carry_out, short_path};
@@ -14,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a server may hold the directory before it listens here.
+/// How long a server that starts may hold the data directory before it listens on the control socket.
 const BEGINNING_MAX: Duration = Duration::from_secs(10);
 
 /// Why an operator's task was not carried out.
@@ -23,7 +24,8 @@ pub enum ControlError {
     /// The directory holds no server's data.
     #[error("{path} is not a server's data directory", path = .0.display())]
     NoServer(PathBuf),
-    /// No server runs, and the directory is another user's: what we wrote there its server could not read.
+    /// No server runs, and the directory belongs to another user. Its server could not read files that this
+    /// user writes.
     #[error("no server runs on {path}, and it belongs to the user with number {owner}: do it as that user", path = .path.display())]
     NotOwner {
         /// The directory.
@@ -37,13 +39,13 @@ pub enum ControlError {
     /// The running server did not answer.
     #[error("the running server did not answer: {0}")]
     Silent(String),
-    /// It was tried and failed.
+    /// The task was tried and failed.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Carries out a task on the data directory in `config`: by the server that is running on it, or else here.
-/// `progress` is given bytes done and bytes in all, where that is known.
+/// Carries out a task on the data directory in `config`: the server that runs on it does, or else this
+/// process. `progress` is given the bytes done and the bytes in all, where that is known.
 ///
 /// # Errors
 /// See [`ControlError`].
@@ -67,7 +69,8 @@ pub fn perform(
         }
         let core = match crate::server::open_host(config) {
             Ok((core, _, _)) => core,
-            // A server that begins does not listen to its operator yet, and one that ends does not any more.
+            // A server that starts does not listen on the control socket yet, and one that ends does not any
+            // more.
             Err(OpenError::Store(StoreError::InUse { .. })) if begun.elapsed() < BEGINNING_MAX => {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
@@ -87,7 +90,8 @@ pub fn perform(
     }
 }
 
-/// Has the running server do something that takes no longer than `patience`; `None` when there is none.
+/// Has the running server carry out a task that takes no longer than `patience`. Returns `None` if no server
+/// runs.
 ///
 /// # Errors
 /// See [`ControlError`].
@@ -95,7 +99,8 @@ pub fn ask(data: &Path, task: &Task, patience: Duration) -> Result<Option<Outcom
     ask_running(data, task, patience, &mut |_, _| {})
 }
 
-/// Asks the running server, which may be silent for a while; `None` when there is none.
+/// Has the running server carry out a task; it may send nothing for `patience`. Returns `None` if no server
+/// runs.
 fn ask_running(
     data: &Path,
     task: &Task,

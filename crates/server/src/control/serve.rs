@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A path to the same socket that is short enough for the system's limit, and the descriptor that must stay open while
-/// it is used.
+/// A path to the same socket that is short enough for the system's limit, and a descriptor that must stay
+/// open while the path is used.
 pub(super) fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
     let directory = std::fs::File::open(socket.parent().unwrap_or(Path::new(".")))?;
     let name = socket.file_name().unwrap_or_default();
@@ -29,16 +29,16 @@ pub(super) fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::Fi
 /// Why a task was not carried out.
 #[derive(Debug, thiserror::Error)]
 enum TaskError {
-    /// The block store, or the log in the data directory.
+    /// The block store, or the log in the data directory, failed.
     #[error(transparent)]
     Store(#[from] BlockStoreError),
-    /// A file system, or what all of them share.
+    /// A file system, or what all of them share, failed or refused.
     #[error("{}", .0)]
     Request(ServerError),
-    /// A hand-over.
+    /// A hand-over failed.
     #[error(transparent)]
     Move(#[from] MoveError),
-    /// What is to be sealed is not in the data directory.
+    /// The log to be sealed is not in the data directory.
     #[error("the order is in etcd: back that up instead, with etcdctl snapshot save (docs/growing.md)")]
     OrderInEtcd,
 }
@@ -55,7 +55,7 @@ impl From<RequestError> for TaskError {
     }
 }
 
-/// Carries out a task; one that fails has that for its outcome.
+/// Carries out a task. If it fails, the outcome says so.
 pub(super) fn carry_out(
     core: &ServerCore,
     task: Task,
@@ -151,7 +151,8 @@ fn statistics(core: &ServerCore) -> Result<Statistics, TaskError> {
     })
 }
 
-/// Serves the control socket until it is dropped. If the socket cannot be made, the server still serves its clients.
+/// Serves the control socket until this future is dropped. If the socket cannot be made, the server still
+/// serves its clients.
 pub(crate) async fn serve(
     core: Arc<ServerCore>,
     data: DataDirectory,
@@ -168,7 +169,7 @@ pub(crate) async fn serve(
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                // One at a time: the tasks are heavy and do not get faster side by side.
+                // Tasks run one at a time: they are heavy, and would not be faster at the same time.
                 if let Err(error) = answer(stream, &core, gc_window, &witnesses).await {
                     tracing::info!(%error, "an operator's connection failed");
                 }
@@ -182,7 +183,7 @@ pub(crate) async fn serve(
 }
 
 fn listen(socket: &Path) -> std::io::Result<tokio::net::UnixListener> {
-    // The store's lock is ours, so a socket that is there already belongs to a server that is gone.
+    // This process holds the store's lock, so a socket that exists was left by a server that has ended.
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -211,7 +212,7 @@ async fn answer(
     let (core, witnesses) = (core.clone(), witnesses.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut progress = |done, all| {
-            // If the operator's command reads too slowly, it misses a progress number and nothing else.
+            // If the operator's command reads too slowly, it misses progress messages and nothing else.
             let _ = messages.try_send(Message::Progress(done, all));
         };
         progress(0, 0);

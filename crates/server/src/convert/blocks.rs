@@ -1,7 +1,8 @@
-//! Copies blocks to their new store, each with its owner and the time at which it was stored; then holds and pins; and
-//! compares.
+//! Copies blocks to their new store, each with its owner and the time at which it was stored. Then copies
+//! holds and pins, and checks that nothing is missing.
 //!
-//! Invariant: memory is bounded by one page of the list of blocks and the blocks that its threads are copying.
+//! Invariant: memory is bounded by one page of the list of blocks, and the blocks that the threads are
+//! copying.
 
 use super::{ConvertError, ConvertedFileSystem};
 use crate::block_store::BlockStore;
@@ -16,22 +17,22 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Each waits for the new store's disk, which they share.
+/// Number of copying threads. Each waits for the new store's disk, so several together are faster.
 const THREADS: usize = 8;
-/// Blocks looked at together by one of them.
+/// How many blocks a thread takes at a time.
 const RUN: usize = 256;
-/// Bytes stored with one call.
+/// Most bytes stored with one call.
 const CALL_BYTES: usize = 4 << 20;
-/// The holder of pins that no client has: setting them makes durable what was stored before.
+/// A holder of pins that no client has. Setting its pins makes durable what was stored before.
 const NOBODY: u64 = u64::MAX;
 
-/// The blocks of one file system on their way.
+/// Copies the blocks of one file system.
 pub(super) struct BlockCopier<'a> {
     from: &'a dyn BlockStore,
     to: &'a dyn BlockStore,
     id: Digest,
     now_ns: i64,
-    /// Blocks relied on since this time must not be collected, in nanoseconds since 1970.
+    /// A block that was relied on since this time must not be collected, in nanoseconds since 1970.
     young_ns: i64,
 }
 
@@ -51,7 +52,8 @@ impl<'a> BlockCopier<'a> {
         BlockCopier { from: &*core.resources.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
     }
 
-    /// Copies all blocks, then what keeps them, and compares. `progress` is given the bytes done.
+    /// Copies all blocks, then holds and pins, and compares. `progress` is given the bytes done since its
+    /// last call.
     pub(super) fn all(
         &self,
         report: &mut ConvertedFileSystem,
@@ -76,7 +78,7 @@ impl<'a> BlockCopier<'a> {
             report.blocks += (listed.len() - damaged.len()) as u64;
         }
         let held = self.from.holds(self.id)?;
-        // Of an earlier call, and ended since.
+        // Holds that an earlier attempt has copied may have ended since.
         for old in
             self.to.holds(self.id)?.into_iter().filter(|old| held.iter().all(|hold| hold.name != old.name))
         {
@@ -130,7 +132,7 @@ impl<'a> BlockCopier<'a> {
         }
     }
 
-    /// Copies those of some blocks that are not there yet.
+    /// Copies those of the listed blocks that are not in the new store yet.
     fn run(&self, listed: &[ListedBlock]) -> Result<CopyTotals, ConvertError> {
         let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
         let here = self.to.contains(self.id, &addresses)?;
@@ -160,7 +162,8 @@ impl<'a> BlockCopier<'a> {
                 };
                 done.sent_blocks += 1;
                 done.sent_bytes += u64::from(one.bytes);
-                // The owner in the index counts: a device that healed a block is not charged for it.
+                // The owner in the index counts: a device that stored a damaged block again is not charged
+                // for it.
                 let origin = Some((one.owner, header.stored_ns));
                 if together.origin != origin || together.bytes >= CALL_BYTES {
                     self.store(&mut together)?;
@@ -171,8 +174,8 @@ impl<'a> BlockCopier<'a> {
             }
         }
         self.store(&mut together)?;
-        // The new store does not learn when blocks were last relied on; young ones are protected for another whole
-        // window.
+        // The new store does not know when blocks were last relied on, so young ones are protected for a
+        // whole window again.
         let young: Vec<Digest> =
             listed.iter().filter(|one| one.age_ns > self.young_ns).map(|one| one.address).collect();
         if !young.is_empty() {
@@ -189,7 +192,7 @@ impl<'a> BlockCopier<'a> {
         }
     }
 
-    /// Whether all of what was listed is at the new place.
+    /// Checks that all listed blocks are in the new store, except damaged ones.
     fn compare(&self, listed: &[ListedBlock], damaged: &BTreeSet<Digest>) -> Result<(), ConvertError> {
         let mut missing = 0;
         for listed in listed.chunks(BATCH_MAX) {

@@ -1,4 +1,4 @@
-//! Why a conversion was not done.
+//! Why a conversion failed.
 
 use crate::block_store::BlockStoreError;
 use crate::error::{OpenError, OrderLocationError};
@@ -7,13 +7,13 @@ use holdfast_store::StoreError;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a conversion was not done. The old directory is as it was.
+/// Why a conversion failed. The old directory is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     /// Operator: there is no server's data.
     #[error("{path} is not a server's data directory", path = .0.display())]
     NoServer(PathBuf),
-    /// Operator: the directory is another user's.
+    /// Operator: the directory belongs to another user.
     #[error("{path} belongs to the user with number {owner}: do it as that user", path = .path.display())]
     NotOwner {
         /// The directory.
@@ -24,7 +24,7 @@ pub enum ConvertError {
     /// A data directory cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Operator: it cannot be done like that.
+    /// Operator: the requested conversion is not possible.
     #[error("{0}")]
     Refused(String),
     /// A file operation failed.
@@ -40,7 +40,7 @@ pub enum ConvertError {
     /// The old directory is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// The new place is not reached, or fails.
+    /// The new place cannot be reached, or failed.
     #[error("{0}. Nothing is lost: the same command goes on where this one ended")]
     Place(String),
 }
@@ -73,7 +73,7 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |error| ConvertError::Io { action, path: path.to_owned(), error }
 }
 
-/// Writes a small private file, durably and whole or not at all.
+/// Writes a small private file, durably, and either completely or not at all.
 pub(super) fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
     holdfast_durable::replace(to, bytes, holdfast_durable::PRIVATE).map_err(failed("writing", to))
 }

@@ -1,4 +1,5 @@
-//! The two marks that prevent a data directory and its converted copy from both being served, as a conversion sets them.
+//! The two marks that prevent a data directory and its converted copy from both being served, as a conversion
+//! sets them.
 
 use super::error::{ConvertError, failed, put_file};
 use crate::moved::{CONVERTED, CONVERTING, converted, refusal};
@@ -30,7 +31,7 @@ pub(super) struct ConversionMark {
 }
 
 impl ConversionMark {
-    /// Makes the new directory with its mark, or finds them as an earlier call with the same plan left them.
+    /// Creates the new directory with its mark, or continues those of an earlier attempt with the same plan.
     pub(super) fn of(data: &Path, begun: &ConversionPlan) -> Result<ConversionMark, ConvertError> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -49,7 +50,7 @@ impl ConversionMark {
                 )));
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // What was cut off while the mark itself was written has its unfinished name.
+                // An earlier attempt may have been interrupted while it wrote the mark.
                 let is_other = |name: &std::ffi::OsString| name != "converting.partial";
                 let mut names = std::fs::read_dir(data).map_err(failed("reading", data))?;
                 if names.any(|entry| entry.map_or(true, |entry| is_other(&entry.file_name()))) {
@@ -77,7 +78,7 @@ impl ConversionMark {
         put_file(&self.path, format!("{}{CHECKED}", self.text).as_bytes())
     }
 
-    /// All is there: a server may start.
+    /// Removes the mark: everything has been moved, so a server may start.
     pub(super) fn take_away(self) -> Result<(), ConvertError> {
         std::fs::remove_file(&self.path).map_err(failed("removing", &self.path))?;
         let data = self.path.parent().unwrap_or(Path::new("."));
@@ -85,18 +86,19 @@ impl ConversionMark {
     }
 }
 
-/// What the mark in the old directory says.
+/// The text of the mark in the old directory.
 pub(super) fn converted_text(new: &Path, begun: &ConversionPlan) -> Result<String, ConvertError> {
     let new = new.canonicalize().map_err(failed("looking for", new))?;
     Ok(format!("{}\nblocks {}\norder {}\n", new.display(), begun.blocks, begun.order))
 }
 
-/// Marks the old directory as moved completely.
+/// Marks the old directory as completely moved.
 pub(super) fn put_converted(old: &Path, text: &str) -> Result<(), ConvertError> {
     put_file(&old.join(CONVERTED), text.as_bytes())
 }
 
-/// Whether all of the old directory is at this new one; what may be left of the mark there is taken away.
+/// Whether everything in the old directory has been moved to this new one. If so, removes a mark that may be
+/// left there.
 pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &ConversionPlan) -> Result<bool, ConvertError> {
     let Some(text) = converted(old).map_err(failed("reading", &old.join(CONVERTED)))? else {
         return Ok(false);

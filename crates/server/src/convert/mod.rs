@@ -1,18 +1,21 @@
-//! Moving the order and the blocks of a server, or of several that have their orders in etcd, to other places, with none of
-//! them running: blocks from and to a data directory, a block server, a bucket; orders from and to a data directory, etcd.
+//! Moves the order and the blocks of a server to other places, while it does not run; or those of several
+//! servers that have their orders in etcd. Blocks move between a data directory, a block server and a bucket,
+//! orders between a data directory and etcd.
 //!
 //! ```text
-//! OLD/converted     where it went, once all of it is there; no server starts on OLD then
+//! OLD/converted     where everything was moved to, once it is complete; no server starts on OLD then
 //! PREFIX/moved      the same in etcd, for all servers that had their orders there
-//! NEW/converting    what is moved here from where; no server starts on NEW while it is there
+//! NEW/converting    what is moved here from where; no server starts on NEW while this exists
 //! ```
 //!
 //! Invariants:
-//! - OLD is only read (but for a checkpoint of its order) until all is at the new place, durable, and compared; then it is
-//!   marked, etcd first, and only then may a server start on NEW. So there is no moment at which both can be served;
-//! - what is at the new place of an order counts with one step, its checkpoint, which comes after all that it names;
-//! - killed at any moment, the same call goes on: what is there already is not sent again;
-//! - a place that has something else is refused before anything is put there.
+//! - OLD is only read (except that a checkpoint of its order is written) until everything at the new place is
+//!   complete, durable and compared. Then it is marked, etcd first, and only then may a server start on NEW.
+//!   So there is no moment at which both can be served.
+//! - A moved order becomes valid in one step, with its checkpoint, which is written after everything that it
+//!   refers to.
+//! - If the call is interrupted at any moment, the same call continues: nothing is sent twice.
+//! - A destination that contains anything else is refused before anything is written there.
 
 mod blocks;
 mod error;
@@ -44,16 +47,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a data directory is to go.
+/// The destination of a conversion.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The new data directory: the server's key, and the order if that does not go into etcd.
+    /// The new data directory. It gets the server's key, and the order if that does not go into etcd.
     pub data: PathBuf,
-    /// Where blocks go; `None`: they stay where they are, outside the data directory.
+    /// Where blocks go; `None`: they stay outside the data directory where they are.
     pub blocks: Option<BlockDestination>,
-    /// Where the order goes; `None`: into the new data directory, if it is in the old one.
+    /// Where the order goes; `None`: into the new data directory, which is refused if the order is in etcd.
     pub order: Option<OrderDestination>,
-    /// A file with what that etcd lets in for.
+    /// A file with the credentials for that etcd.
     pub order_login: Option<PathBuf>,
 }
 
@@ -75,7 +78,7 @@ pub enum OrderDestination {
     Etcd(Access),
 }
 
-/// The word on the command line for the new data directory.
+/// The word on the command line that means the new data directory.
 const HERE: &str = "here";
 
 impl std::str::FromStr for BlockDestination {
@@ -117,7 +120,7 @@ impl std::fmt::Display for OrderDestination {
 pub struct ConvertReport {
     /// The file systems.
     pub file_systems: Vec<ConvertedFileSystem>,
-    /// It was all there already.
+    /// Whether everything had been moved before this call.
     pub was_done: bool,
 }
 
@@ -130,17 +133,17 @@ pub struct ConvertedFileSystem {
     pub operations: u64,
     /// Blocks at the new place.
     pub blocks: u64,
-    /// Those of them that this call has sent.
+    /// How many of these blocks this call has sent.
     pub sent_blocks: u64,
-    /// Their bytes in the old log.
+    /// Bytes of the sent blocks in the old log.
     pub sent_bytes: u64,
-    /// Blocks that are damaged in the old directory, and how: they are not at the new place.
+    /// Blocks that are damaged in the old store, with the reason. They are not at the new place.
     pub damaged: Vec<String>,
-    /// Holds that were not taken over because their trees are not whole.
+    /// Holds that were not copied because blocks of their trees are missing.
     pub broken_holds: Vec<String>,
     /// Versions of signed blocks, which were not moved.
     pub signed_blocks: u64,
-    /// Devices that are charged for something else than before.
+    /// Number of devices that are charged for more or less than before.
     pub other_charges: u64,
 }
 
@@ -160,11 +163,11 @@ impl ConvertedFileSystem {
     }
 }
 
-/// Moves what the data directory in `config` has, or names, on which no server runs. `progress` is given bytes done and bytes
-/// in all.
+/// Moves the order and the blocks of the data directory in `config`. No server may run on it. `progress` is
+/// given the bytes done and the bytes in all.
 ///
 /// # Errors
-/// See [`ConvertError`]; made again, the call goes on.
+/// See [`ConvertError`]. If the call is repeated, it continues.
 pub fn convert(
     config: &ServerConfig,
     to: &Destination,
@@ -194,7 +197,8 @@ pub fn convert(
     if let Some(source) = &source
         && let Some(moved) = source.moved()?
     {
-        // Everything has been moved, and nothing can have changed it since; only the remaining marks are left to write.
+        // Everything has been moved, and nothing can have changed since; only the remaining marks have to be
+        // written.
         let ours = marks::converted_text(&to.data, &begun).ok();
         let Some(text) = ours.filter(|text| moved == source::mark_text(text)) else {
             return Err(ConvertError::Refused(moved_from(source.access(), &moved)));
@@ -227,7 +231,8 @@ pub fn convert(
         orders.check_empty(&core)?;
         mark.checked()?;
     }
-    // One that ends meanwhile, as its lease in etcd was lost, must not be left out.
+    // The list is read once: a file system that ends meanwhile, because the lease in etcd was lost, must not
+    // be left out.
     let file_systems = core.file_systems();
     let mut report = ConvertReport::default();
     let (mut bytes, all_bytes) = (0, core.resources.blocks.figures()?.block_bytes);
@@ -257,7 +262,7 @@ pub fn convert(
     Ok(report)
 }
 
-/// How the blocks are found that stay where they are, and what was promised of them.
+/// Copies the notes about a block store that stays where it is: its address, and what it has acknowledged.
 fn copy_block_store_notes(old: &Path, new: &Path) -> Result<(), ConvertError> {
     for name in block_store::FILES {
         copy_file(&old.join(name), &new.join(name))?;
@@ -330,9 +335,9 @@ fn check_destinations(
     }
 }
 
-/// Whether what is there can be moved as it is.
+/// Checks that the present state can be moved as it is.
 fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
-    // The new store would not remember the doubt.
+    // The new store would not remember this doubt.
     if let Some(doubt) = core.resources.blocks.status().and_then(|status| status.doubt) {
         return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
     }
@@ -351,7 +356,7 @@ fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
     }
 }
 
-/// The new store of blocks; `None`: they stay where they are.
+/// The new block store; `None` if blocks stay where they are.
 fn blocks_at(
     to: &Destination,
     core: &ServerCore,
@@ -388,7 +393,7 @@ fn blocks_at(
     }
 }
 
-/// Copies a small file, if it is there, durably and whole or not at all.
+/// Copies a small file, if it exists, durably, and either completely or not at all.
 fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
     let bytes = match std::fs::read(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -397,7 +402,7 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
     put_file(to, &bytes)
 }
 
-/// The directory a server will be started on.
+/// The data directory that a server will be started on.
 fn new_data(to: &Destination) -> Result<DataDirectory, ConvertError> {
     Ok(DataDirectory::open(&to.data)?)
 }

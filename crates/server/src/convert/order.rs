@@ -1,4 +1,5 @@
-//! Copies orders to their destination: the files of each, then its checkpoint, which makes it count.
+//! Copies orders to their destination: first the files of each, then its checkpoint, which makes the order
+//! valid.
 
 use super::error::{ConvertError, failed, put_file};
 use super::source::PATIENCE;
@@ -22,13 +23,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const RENEW_EVERY: Duration = Duration::from_millis(600);
-/// Bytes copied at a time.
+/// How many bytes are copied at a time.
 const PIECE_BYTES: usize = 1 << 20;
 const SITE: SyncSite = SyncSite("converted order");
 
 /// The destination of orders, opened.
 pub(super) enum OrderWriter {
-    /// Into the log of the new data directory.
+    /// The orders go into the log of the new data directory.
     Here { store: holdfast_store::LogStore, storage: Arc<dyn Storage> },
     /// The orders go into etcd.
     Etcd { cluster: Box<Cluster>, access: Access },
@@ -55,7 +56,7 @@ impl OrderWriter {
         Ok(OrderWriter::Etcd { cluster: Box::new(cluster), access: access.clone() })
     }
 
-    /// The log in the new data directory, if they go there.
+    /// The log in the new data directory, if the orders go there.
     pub(super) fn store(&self) -> Option<&holdfast_store::LogStore> {
         match self {
             OrderWriter::Here { store, .. } => Some(store),
@@ -63,7 +64,7 @@ impl OrderWriter {
         }
     }
 
-    /// Whether none of the file systems has an order there.
+    /// Checks that none of the file systems has an order at the destination.
     pub(super) fn check_empty(&self, core: &ServerCore) -> Result<(), ConvertError> {
         let OrderWriter::Etcd { cluster, access } = self else { return Ok(()) };
         match core.file_systems().iter().find(|one| cluster.state().file_systems.contains(&one.id())) {
@@ -75,8 +76,8 @@ impl OrderWriter {
         }
     }
 
-    /// Copies all orders, and what else must survive the move: notes of leases and locks. `old` is the data directory
-    /// they were served from.
+    /// Copies all orders, and the notes of leases and locks. `old` is the data directory they were served
+    /// from.
     pub(super) fn copy(
         &self,
         file_systems: &[Arc<FileSystem>],
@@ -114,9 +115,9 @@ impl OrderWriter {
     }
 }
 
-/// Who may hold leases and locks of a file system from before.
+/// The sessions that may hold leases and locks of a file system from before.
 struct LeaseHolders {
-    /// The note of who may hold leases; empty if no lease can be held.
+    /// The note about sessions that may hold leases; empty if there can be none.
     leases: String,
     has_locks: bool,
 }
@@ -169,7 +170,7 @@ fn into_etcd(cluster: &Cluster, one: &FileSystem, old: &Path) -> Result<(), Conv
     cluster.give_up(id, shard.epoch()).map_err(away)
 }
 
-/// Becomes the active one, for which the lease of a call that was killed may have to run out.
+/// Becomes the active server. If an earlier attempt was killed, its lease may have to expire first.
 fn take_over(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
     let start = Instant::now();
     let take = || cluster.take(id).map_err(Some)?.ok_or(None);
@@ -182,7 +183,7 @@ fn take_over(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
         })
 }
 
-/// Copies an order, in place of what an earlier call put there, and compares.
+/// Copies an order, replaces what an earlier attempt has written, and compares.
 pub(crate) fn copy_order(from: &dyn Order, to: &dyn Order, id: Digest) -> Result<(), ConvertError> {
     let was = from.recover()?;
     let (Some(checkpoint), true) = (&was.0, was.1.is_empty()) else {
@@ -194,7 +195,7 @@ pub(crate) fn copy_order(from: &dyn Order, to: &dyn Order, id: Digest) -> Result
     for name in names(&*from_files, id).map_err(of_the_medium)? {
         copy(&*from_files, &*to_files, &name).map_err(of_the_medium)?;
     }
-    // With one that is like it nothing need be done.
+    // An equal copy need not be written again.
     if to.recover()? != was {
         to.checkpoint(checkpoint)?;
         to.commit()?;
@@ -205,7 +206,8 @@ pub(crate) fn copy_order(from: &dyn Order, to: &dyn Order, id: Digest) -> Result
     }
 }
 
-/// Files of an order: nodes of its log tree, past states. What witnesses need beside them is made again.
+/// Names of the files of an order: nodes of its log tree, past states. The tree that witnesses co-sign is not
+/// copied, because it can be made again.
 fn names(files: &dyn Storage, id: Digest) -> io::Result<Vec<String>> {
     let wanted = [format!("tree-{id}"), format!("history-{id}")];
     let is_wanted = |name: &String| {
@@ -214,7 +216,7 @@ fn names(files: &dyn Storage, id: Digest) -> io::Result<Vec<String>> {
     Ok(files.list()?.into_iter().filter(is_wanted).collect())
 }
 
-/// Copies a file in place of one that is there, and compares.
+/// Copies a file, replaces an existing one, and compares.
 fn copy(from: &dyn Storage, to: &dyn Storage, name: &str) -> io::Result<()> {
     let source = from.open(name)?;
     match to.remove(name) {

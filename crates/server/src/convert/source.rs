@@ -1,5 +1,5 @@
-//! The servers that have their orders in etcd until those are moved from there: this call stands in for all of them, and
-//! leaves a mark behind which none of them becomes active any more.
+//! The source of a conversion whose orders are in etcd. The conversion joins the servers there as the only
+//! one, and in the end leaves a mark there, after which no server becomes active any more.
 
 use super::error::ConvertError;
 use crate::block_store::machine_name;
@@ -16,24 +16,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How this program calls itself among the servers that etcd lists; no server has such an address.
+/// The address by which the conversion is listed among the servers in etcd; no server has such an address.
 pub(super) const OURSELVES: &str = "(converting)";
 /// How long etcd may be unreachable, or another server's lease may last.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long servers that were killed are still listed.
+/// How long servers that were killed may still be listed.
 const LISTED: Duration = Duration::from_secs(5);
 
-/// Where the order is that is moved.
+/// Orders in etcd that are moved from there.
 pub(super) struct SourceOrder {
     cluster: Arc<Cluster>,
     access: Access,
     threads: Option<StandbyThreads>,
-    /// Under which epochs this call is the active server of all file systems.
+    /// The epochs under which this conversion is the active server, for all file systems.
     epochs: BTreeMap<Digest, i64>,
 }
 
 impl SourceOrder {
-    /// Joins the servers of a data directory, of which none may run. `None`: the order is in the directory itself.
+    /// Joins the servers of a data directory; none of them may run. Returns `None` if the order is in the
+    /// directory itself.
     pub(super) fn of(data: &DataDirectory) -> Result<Option<SourceOrder>, ConvertError> {
         let Some((place, login)) = data.order_elsewhere()? else { return Ok(None) };
         let access: Access = place.parse().map_err(|error: holdfast_etcd::AccessError| {
@@ -49,13 +50,13 @@ impl SourceOrder {
         &self.access
     }
 
-    /// Where all was moved to, if it was.
+    /// Where everything was moved to, if it was.
     pub(super) fn moved(&self) -> Result<Option<String>, ConvertError> {
         self.cluster.moved().map_err(away)
     }
 
-    /// Marks all opened file systems as moved, so that no server becomes active here any more. Fails if a server was
-    /// active or was started meanwhile, as it might have created a file system.
+    /// Marks all opened file systems as moved, so that no server becomes active here any more. Fails if a
+    /// server was active or was started meanwhile, because it might have created a file system.
     pub(super) fn put_moved(&self, core: &ServerCore, text: &str) -> Result<(), ConvertError> {
         alone(&self.cluster)?;
         let seen = self.cluster.look().map_err(away)?;
@@ -70,7 +71,7 @@ impl SourceOrder {
         }
     }
 
-    /// Opens all file systems, as a server that is the only one would.
+    /// Opens all file systems, as the only server would.
     pub(super) fn open(&mut self, mut core: ServerCore) -> Result<Arc<ServerCore>, ConvertError> {
         core.cluster = Some(self.cluster.clone());
         let core = Arc::new(core);
@@ -103,13 +104,13 @@ impl SourceOrder {
 
 impl Drop for SourceOrder {
     fn drop(&mut self) {
-        // No lease is taken anew behind the one that is given back.
+        // The threads end first, so that they do not take a new lease after the present one is given back.
         drop(self.threads.take());
         self.cluster.leave();
     }
 }
 
-/// Whether no server runs that has its orders there.
+/// Checks that no server with its orders in this etcd runs.
 pub(super) fn alone(cluster: &Cluster) -> Result<(), ConvertError> {
     let start = Instant::now();
     loop {
@@ -135,7 +136,7 @@ pub(super) fn away(error: EtcdError) -> ConvertError {
     crate::order::OrderError::from(error).into()
 }
 
-/// What the mark says: the new directory, this machine, and what else was said of it.
+/// The text of the mark: the new directory, this machine, and the other lines of the directory's mark.
 pub(super) fn mark_text(converted: &str) -> String {
     let (new, rest) = converted.split_once('\n').unwrap_or((converted, ""));
     format!("{new}\n{}\n{rest}", machine_name())

@@ -1,4 +1,4 @@
-//! What is checked of an operation outside the lock: signatures, the membership it brings, the tables it names.
+//! Checks of an operation that need no lock: signatures, the membership it brings, the tables it names.
 
 use crate::block_store::{self, BlockStore};
 use crate::blocks;
@@ -19,14 +19,14 @@ const SERVER_KEYS_MAX: usize = 64;
 /// Blocks whose addresses have been checked.
 pub(super) type Blocks = Vec<(Digest, StoredBlock)>;
 
-/// Who asks for something: a device that the membership in force has, and its key.
+/// The sender of a request: a device of the membership in force, and its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Author {
     pub(crate) device: DeviceId,
     pub(crate) key: PublicKey,
 }
 
-/// What is signed, if it is by the author of the request.
+/// Checks that a value is signed by the author of the request.
 pub(super) fn verified<T: Signable>(signed: Signed<T>, author: Author) -> Result<Verified<T>, RequestError> {
     match signed.verified(author.key) {
         Some(verified) => Ok(verified),
@@ -34,7 +34,7 @@ pub(super) fn verified<T: Signable>(signed: Signed<T>, author: Author) -> Result
     }
 }
 
-/// Checks that a list of server keys is one that this server can go on with.
+/// Checks that a list of server keys is signed by the superuser and contains this server's own key.
 pub(super) fn check_server_keys(
     list: &Signed<ServerKeys>,
     file_system: Digest,
@@ -53,7 +53,8 @@ pub(super) fn check_server_keys(
     Ok(())
 }
 
-/// The membership that an operation brings, from the blocks given with it or stored before.
+/// The membership that an operation brings, from blocks that came with the request or were stored before.
+/// `None` if it brings none.
 pub(super) fn announced_membership(
     resources: &Resources,
     id: Digest,
@@ -87,7 +88,8 @@ fn open_block(
     block.open(&DigestKey::WELL_KNOWN, reference, kind).or_else(|error| refuse(error.to_string()))
 }
 
-/// Checks that new tables are here and are tables, and keeps those not attached from the collector.
+/// Checks that new tables are stored and are tables. Those that did not come with the request are renewed, so
+/// that garbage collection does not remove them.
 pub(super) fn check_handles(
     resources: &Resources,
     id: Digest,
@@ -99,7 +101,8 @@ pub(super) fn check_handles(
     for (principal, handle) in &structure.handles {
         let before = former.and_then(|former| former.handles.get(principal));
         if before.is_some_and(|before| before.reference == handle.reference) {
-            // In force until now, and so a root: an operation that only looks changes no table.
+            // This table was in force until now, and so is a root. An operation that only reads changes no
+            // table.
             continue;
         }
         let expected = match principal {

@@ -1,10 +1,10 @@
-//! Heads of the log of updates in the form that witnesses know: what is sent to them, and what clients are shown of what
-//! they co-signed.
+//! Heads of the log of updates in the form that witnesses co-sign: what the server submits to witnesses, and
+//! which co-signed heads it sends to clients.
 //!
 //! Invariants:
-//! - a checkpoint is signed only of what is durable in the log: else a power loss would make an honest server one that
-//!   has signed two histories;
-//! - a proof leaves only if it verifies.
+//! - The server signs a checkpoint only of what is durable in its log. Otherwise an honest server would have
+//!   signed two histories after a power loss.
+//! - A proof leaves only if it verifies.
 
 use super::FileSystem;
 use super::second_tree::{Heads, LEAVES_AT_ONCE, SecondTree, SignedHead};
@@ -15,12 +15,13 @@ use holdfast_checkpoint::submission::Submission;
 use holdfast_protocol::message::{HEADS_MAX, WitnessedHead};
 use std::collections::BTreeMap;
 
-/// Checkpoints remembered, so that clients that have not seen the newest operations find one.
+/// Number of checkpoints remembered, so that clients that have not seen the newest operations find one.
 const CHECKPOINTS_KEPT: usize = 64;
 
 impl FileSystem {
-    /// What to send to a witness: the newest checkpoint, made anew if the log has grown since `gap_ms` ago, with a proof
-    /// from what it signed last.
+    /// What to send to a witness: the newest checkpoint, with a proof that it extends what this witness
+    /// signed last. A new checkpoint is signed if the log has grown and the last one is at least `gap_ms`
+    /// old.
     pub(crate) fn submission(&self, witness: usize, gap_ms: u64) -> Result<Submission, RequestError> {
         let mut heads = self.heads.lock();
         let now_ms = self.now_ms();
@@ -50,13 +51,14 @@ impl FileSystem {
         Ok(Submission { old_size, proof, note })
     }
 
-    /// A witness says what it signed last. Whether that can be of this log: it may have seen no more than there is.
+    /// Notes the size that a witness says it signed last. Returns whether that can be of this log: it must
+    /// not be longer than the log.
     pub(crate) fn witness_is_at(&self, witness: usize, size: u64) -> bool {
         self.heads.lock().last_sizes.insert(witness, size);
         size <= self.log_size()
     }
 
-    /// A witness has co-signed a checkpoint.
+    /// Notes that a witness has co-signed a checkpoint.
     pub(crate) fn cosigned(&self, witness: usize, note: &Note, line: NoteSignature, time_s: u64) {
         let mut heads = self.heads.lock();
         if let Some(signed) = heads.signed.iter_mut().rev().find(|signed| signed.note.text == note.text) {
@@ -66,7 +68,8 @@ impl FileSystem {
         }
     }
 
-    /// Size of the head that a witness co-signed last, and when by its clock.
+    /// The size of the head that a witness co-signed last, and the time of that by the witness's clock, in
+    /// seconds.
     pub(crate) fn head_of_witness(&self, witness: usize) -> Option<(u64, u64)> {
         let heads = self.heads.lock();
         heads.signed.iter().rev().find_map(|signed| {
@@ -75,7 +78,8 @@ impl FileSystem {
         })
     }
 
-    /// The newest heads within the first `log_size` operations: of each witness the one that it signed last.
+    /// The newest co-signed heads within the first `log_size` operations: for each witness the one that it
+    /// signed last.
     pub(crate) fn witnessed_heads(&self, log_size: u64) -> Result<Vec<WitnessedHead>, RequestError> {
         let mut heads = self.heads.lock();
         let shown = self.proven_heads(&heads, log_size);
@@ -108,7 +112,8 @@ impl FileSystem {
             let in_log = ledger.include(last, log_size)?;
             let in_checkpoint = open.tree.include(last, head.size, newest)?;
             let (Some((leaf, in_log)), Some((_, in_checkpoint))) = (in_log, in_checkpoint) else {
-                // The client has seen more than there is, and must see for itself that this server lost something.
+                // The client has seen more operations than there are. It gets no head, and finds out itself
+                // that this server has lost some.
                 return Ok(Vec::new());
             };
             shown.push(WitnessedHead { note: note.to_string(), leaf, in_log, in_checkpoint });
@@ -116,7 +121,7 @@ impl FileSystem {
         Ok(shown)
     }
 
-    /// Brings the second tree up to the durable end of the log.
+    /// Extends the second tree up to the durable end of the log.
     fn grow<'a>(&self, heads: &'a mut Heads) -> Result<&'a SecondTree, RequestError> {
         if heads.open.is_none() {
             let ledger = self.current()?;
@@ -126,7 +131,7 @@ impl FileSystem {
         }
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
         let end = self.current()?.log_head().size;
-        // What is signed below must outlive a power loss.
+        // The head that the caller signs must survive a power loss.
         self.sync()?;
         while open.head().size < end {
             let first = open.head().size;

@@ -1,5 +1,6 @@
-//! Blocks that ride along with a view because the client will ask for them next: tables and memberships that
-//! changed since its last view. Only a hint, bounded; the client checks them like any other block.
+//! Hints: blocks that are sent along with a view because the client is likely to ask for them next, namely
+//! tables and memberships that changed since its last view. Their number and size are bounded, and the client
+//! checks them like any other block.
 
 use super::ledger::Ledger;
 use crate::block_store::{self, BlockStore};
@@ -14,10 +15,10 @@ const HINTS_MAX: usize = 64;
 /// Most bytes of hinted blocks in one reply.
 const HINT_BYTES_MAX: usize = 256 << 10;
 
-/// Addresses of the tables that others committed since the client's log had `log_size` leaves, membership
-/// first, then the latest.
+/// Addresses of the tables that other devices committed since the client's log had `log_size` leaves. The
+/// membership comes first, then the latest changes.
 pub(super) fn wanted(ledger: &Ledger, view: &View, own: DeviceId, log_size: u64) -> Vec<Digest> {
-    // The table in force for a principal is the one of the highest version in any slot.
+    // The table in force of a principal is the one with the highest version in any slot.
     let mut in_force: BTreeMap<PrincipalId, (u64, DeviceId, Digest)> = BTreeMap::new();
     for (device, slot) in &view.slots {
         for (principal, handle) in &slot.value.handles {
@@ -38,7 +39,8 @@ pub(super) fn wanted(ledger: &Ledger, view: &View, own: DeviceId, log_size: u64)
     wanted.into_iter().take(HINTS_MAX).map(|(_, _, address)| address).collect()
 }
 
-/// Reads them, as far as they fit. What cannot be read is left out: the client will ask and hear why.
+/// Loads the hinted blocks, as far as they fit. A block that cannot be read is left out: the client will
+/// request it and get the error.
 pub(super) fn load(store: &dyn BlockStore, file_system: Digest, wanted: Vec<Digest>) -> Vec<AddressedBlock> {
     let mut hints = Vec::with_capacity(wanted.len());
     if wanted.is_empty() {

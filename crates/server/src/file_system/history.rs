@@ -18,7 +18,8 @@ impl FileSystem {
         Ok(self.current()?.archive().roots().collect())
     }
 
-    /// Which past states are kept; with `note` the present one, if nothing is pending in it.
+    /// The past states that can be read. With `note`, the present state is first noted as one of them; while
+    /// an operation is pending, that fails with `Busy`.
     pub(crate) fn history(&self, after: u64, note: bool) -> Result<Response, RequestError> {
         let answer = {
             let mut ledger = self.current()?;
@@ -28,12 +29,12 @@ impl FileSystem {
             let (points, more) = ledger.archive().points(after, POINTS_PER_ANSWER_MAX);
             Response::History { points, more, named: ledger.archive().snapshots().cloned().collect() }
         };
-        // Nothing leaves the server that a power loss could still undo.
+        // The answer must not contain anything that a power loss could still undo.
         self.sync()?;
         Ok(answer)
     }
 
-    /// A past state with its proofs, up to the log of `known` operations.
+    /// A past state with proofs that it precedes the log of `known` operations.
     pub(crate) fn past(&self, log_size: u64, known: u64) -> Result<Response, RequestError> {
         let answer = {
             let ledger = self.current()?;
@@ -63,7 +64,7 @@ impl FileSystem {
         Ok(Response::Past(Some(Box::new(answer))))
     }
 
-    /// Names a past state, which is kept until the name is removed.
+    /// Names a past state. It stays readable until the name is removed.
     pub(crate) fn name_snapshot(
         &self,
         author: Author,
@@ -98,8 +99,8 @@ impl FileSystem {
                 "{SNAPSHOTS_PER_USER_MAX} snapshots are named by this user already; remove one first"
             ));
         }
-        // From here on the device that stored a block of the snapshot cannot dereference it, and the log has what the
-        // history file will refer to.
+        // From here on, no device can dereference a block of the snapshot that it stored, and the durable log
+        // contains what the history file will refer to.
         self.resources.blocks.snapshot(self.id, self.resources.clock.wall_ns())?;
         self.sync()?;
         let mut ledger = self.current()?;

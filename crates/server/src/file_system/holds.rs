@@ -1,5 +1,5 @@
-//! Holds: trees that members keep from the garbage collection, by name. A signed release that refers to blocks of the
-//! live file system is held until its publisher lets go.
+//! Holds: named trees that members protect from garbage collection. For example, a signed release that refers
+//! to blocks of the live file system is held until its publisher removes the hold.
 
 use super::FileSystem;
 use crate::refusal::RequestError;
@@ -9,7 +9,7 @@ use holdfast_protocol::message::{HoldEntry, Response, ServerError};
 use holdfast_store::{Hold, HoldOutcome};
 
 impl FileSystem {
-    /// Makes a hold, or says what is missing.
+    /// Makes a hold, or replies with the missing blocks.
     pub(crate) fn hold(
         &self,
         device: DeviceId,
@@ -45,7 +45,8 @@ impl FileSystem {
         Ok(self.blocks().holds(self.id)?.into_iter().map(hold_entry).collect())
     }
 
-    /// A hold is its user's, whatever device made it, and the superuser's.
+    /// Checks that a device may replace or remove a hold of this name: only devices of the hold's user and of
+    /// the superuser may.
     fn check_hold(&self, device: DeviceId, name: &str) -> Result<(), RequestError> {
         let holds = self.blocks().holds(self.id)?;
         let Some(known) = holds.iter().find(|known| known.name == name) else { return Ok(()) };

@@ -39,7 +39,8 @@ impl Leases {
         }
     }
 
-    /// Does something with the table, and wakes those it concerns.
+    /// Runs `act` on the table, and wakes sessions whose leases were recalled and operations that waited for
+    /// leases.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut LeaseTable) -> T) -> T {
         let mut table = self.table.lock();
         let result = act(&mut table);
@@ -55,14 +56,14 @@ impl Leases {
     }
 }
 
-/// A claim of an operation that waits; ends when it is dropped.
+/// A waiting operation's claim on what it changes. It ends when it is dropped.
 pub(crate) struct Claim {
     leases: Arc<Leases>,
     id: ClaimId,
 }
 
 impl Claim {
-    /// Claims in a table what a device changes.
+    /// Claims what an operation of a device changes.
     pub(super) fn of(
         leases: &Arc<Leases>,
         table: &mut LeaseTable,

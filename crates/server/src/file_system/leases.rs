@@ -1,4 +1,5 @@
-//! Leases: operations that wait for holders to give them up, and grants at an operation's position in the order.
+//! Leases: operations that wait for holders to give them up, and grants at an operation's position in the
+//! order.
 
 use super::FileSystem;
 use super::lease_state::Claim;
@@ -23,8 +24,9 @@ fn touched(
 }
 
 impl FileSystem {
-    /// Whether leases of others conflict with an operation. If so, recalls them and claims what the operation changes
-    /// (unless it `has_claim`), and returns how long they can last at most, in milliseconds.
+    /// Whether leases of other devices conflict with an operation. If so, recalls them, claims what the
+    /// operation changes (unless it `has_claim`), and returns for how many milliseconds they can last at
+    /// most.
     pub(crate) fn obstacle(
         &self,
         device: DeviceId,
@@ -46,8 +48,8 @@ impl FileSystem {
         })
     }
 
-    /// What an operation that is about to be ordered changes and reads; `None` if another session's lease conflicts
-    /// with it. The caller holds the lock of the ledger.
+    /// What an operation that is about to be ordered changes and reads; `None` if another session's lease
+    /// conflicts with it. The caller holds the lock of the ledger.
     pub(super) fn if_free(
         &self,
         ledger: &Ledger,
@@ -63,8 +65,8 @@ impl FileSystem {
             .then_some(touched)
     }
 
-    /// The leases granted to an operation that was just ordered (`fresh`) or had been ordered before. The caller holds
-    /// the lock of the ledger.
+    /// The leases granted to an operation that was just ordered (`fresh`) or had been ordered before. The
+    /// caller holds the lock of the ledger.
     pub(super) fn grant(
         &self,
         ledger: &Ledger,
@@ -84,7 +86,7 @@ impl FileSystem {
         Some(self.leases.with(|table| table.grant(id, lease_request, touched, fresh, &pending, now_ms)))
     }
 
-    /// What a session is to give up.
+    /// What a session has to give up; `None` if it has nothing to give up now.
     pub(crate) fn recall(
         &self,
         device: DeviceId,
@@ -96,7 +98,8 @@ impl FileSystem {
         self.leases.with(|table| table.recall(SessionId { device, run }, epoch, acknowledged, now_ms))
     }
 
-    /// A run has given up everything; if it still asks for recalls, it is answered.
+    /// Ends a session that has given up everything. If the session still waits for a recall, that request is
+    /// answered.
     pub(crate) fn end_leases(&self, device: DeviceId, run: u128) {
         self.leases.with(|table| table.end(SessionId { device, run }));
         self.leases.recalled.notify_waiters();
@@ -114,12 +117,12 @@ impl FileSystem {
         self.leases.with(|table| table.is_empty(now_ms))
     }
 
-    /// Completes when something was recalled after the call.
+    /// Completes when something is recalled after this call.
     pub(crate) fn next_recall(&self) -> Notified<'_> {
         self.leases.recalled.notified()
     }
 
-    /// Completes when something was given up after the call.
+    /// Completes when something is given up after this call.
     pub(crate) fn next_freed(&self) -> Notified<'_> {
         self.leases.freed.notified()
     }
@@ -143,13 +146,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What is to be noted of the sessions that hold leases now.
+    /// The notes for all sessions that hold leases now.
     pub(crate) fn noted_sessions(&self) -> Vec<NotedSession> {
         let note = |(session, exclusively)| self.noted_session(session, exclusively);
         self.leases.with(|table| table.sessions().map(note).collect())
     }
 
-    /// What is to be noted of a session.
+    /// The note for a session.
     pub(crate) fn noted_session(&self, session: SessionId, exclusively: bool) -> NotedSession {
         NotedSession::of(self.id, session, exclusively)
     }

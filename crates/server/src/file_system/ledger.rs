@@ -1,5 +1,5 @@
-//! What a file system's order consists of, in memory and in the log: the sequencer, the nodes of its log of
-//! updates, the list of server keys, and the heads that garbage collection must still keep.
+//! The state of a file system's order, in memory and in the log: the sequencer, the nodes of the log of
+//! updates, the list of server keys, and the heads whose blocks garbage collection must not remove yet.
 
 use crate::error::OpenError;
 use crate::history_file::{HistoryError, HistoryFile, HistoryRetention};
@@ -20,32 +20,32 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Format of checkpoints and of entries other than the sequencer's own records.
 const FORMAT: u8 = 1;
-/// Former heads noted within a collection window.
+/// How many times within a collection window the present heads are noted.
 const SAMPLES_PER_WINDOW: i64 = 24;
 
 /// One record of a file system in the log.
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Entry {
-    /// The sequencer's, opaque here.
+    /// A record of the sequencer, which only the sequencer decodes.
     Order(Vec<u8>),
     /// A new list of server keys.
     ServerKeys(Signed<ServerKeys>),
-    /// Heads at a time.
+    /// The heads at one time.
     Heads(Heads),
 }
 
-/// Heads that clients may still read from, and when they were the present ones.
+/// Heads that clients may still read from, and when they were present.
 #[derive(Clone, BorshSerialize, BorshDeserialize)]
 struct Heads {
     at_ns: i64,
     roots: Vec<Digest>,
 }
 
-/// Everything before it in one record.
+/// The whole state of the order in one record, which replaces all records before it.
 #[derive(BorshSerialize, BorshDeserialize)]
 struct Checkpoint {
     format: u8,
-    /// Leaves whose log-tree nodes are in the tree's file.
+    /// Number of leaves whose log-tree nodes are in the tree's file.
     leaves: u64,
     sequencer: Vec<u8>,
     server_keys: Signed<ServerKeys>,
@@ -60,19 +60,19 @@ pub(crate) struct Ledger {
     tree: Tree,
     server_keys: Signed<ServerKeys>,
     former: VecDeque<Heads>,
-    /// The past states that are kept.
+    /// The past states that can still be read.
     archive: Archive,
     history: HistoryFile,
     keeping: HistoryRetention,
     /// Size of the log of updates when each device last committed, as far as this process knows.
     committed_at: BTreeMap<DeviceId, u64>,
     records: u64,
-    /// The sequencer is ahead of the log.
+    /// Whether the sequencer may be ahead of the log.
     stale: bool,
 }
 
 impl Ledger {
-    /// Recovers a ledger; `None` when nothing was ever acknowledged.
+    /// Recovers a ledger. Returns `None` if nothing was ever acknowledged.
     pub(super) fn open(
         order: &dyn Order,
         id: Digest,
@@ -131,14 +131,15 @@ impl Ledger {
         let restored =
             Sequencer::restore_watched(state.as_deref(), &ordered, abort_after_ms, now_ms, &mut watch);
         let (sequencer, nodes) = restored.map_err(|error| damaged(error.to_string()))?;
-        // A power loss may have cut the log behind what was saved of it.
+        // A power loss may have cut off the end of the log, while later past states were saved.
         if reaches > sequencer.log_size() {
             archive = Archive::begin();
             HistoryFile::open(storage, &id, &mut |record| archive.replay(record))
                 .map_err(|error| error.open_error(id))?;
             archive.cut(sequencer.log_size());
             history.rewrite_next();
-            // Before the log grows again, and what was saved of other operations seems to be in it.
+            // The history is saved before the log grows again: otherwise the saved states of lost operations
+            // would seem to belong to the new ones.
             let failed = |error: std::io::Error| HistoryError::from(error).open_error(id);
             history.save(&mut archive, sequencer.log_size()).map_err(failed)?;
         }
@@ -166,7 +167,7 @@ impl Ledger {
         Ok(Some(ledger))
     }
 
-    /// Begins a ledger with a founding operation, durable with the next commit.
+    /// Begins a ledger with a founding operation. It is durable after the next commit.
     #[allow(clippy::too_many_arguments)] // What a file system consists of.
     pub(super) fn create(
         order: &dyn Order,
@@ -181,8 +182,8 @@ impl Ledger {
         let view = sequencer.look();
         let storage = &order.files();
         let tree = Tree::open(storage, &id, 0, nodes, &view.peaks, view.view.log)?;
-        // First the list: without the founding record it means nothing, and a creation cut off between the two
-        // leaves nothing behind.
+        // The list of server keys comes first. Without the founding record it has no effect, so a creation
+        // that is cut off between the two leaves nothing behind.
         order.append(&encode(&Entry::ServerKeys(server_keys.clone())))?;
         let mut ledger = Ledger {
             id,
@@ -203,8 +204,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Replaces the order of this file system; durable with the next commit. The state in memory must not be used
-    /// afterwards.
+    /// Replaces the order of this file system; this is durable after the next commit. The ledger in memory
+    /// must not be used afterwards.
     pub(super) fn replace(
         order: &dyn Order,
         sequencer: &Sequencer,
@@ -229,15 +230,16 @@ impl Ledger {
         &self.sequencer
     }
 
-    /// Lets the sequencer decide, appends its records to the log and gives its answer, which may leave after
-    /// the next commit.
+    /// Lets the sequencer decide, appends its records to the log and returns its answer. The answer may leave
+    /// after the next commit.
     pub(super) fn step<T>(
         &mut self,
         order: &dyn Order,
         decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
     ) -> Result<T, RequestError> {
         let _span = tracing::trace_span!(target: "operation", "order").entered();
-        // Set until the work below has succeeded: after a panic or an error the state in memory may not match the log.
+        // Set until the work below has succeeded: after a panic or an error the state in memory may not match
+        // the log.
         self.stale = true;
         let step = match decide(&mut self.sequencer) {
             Ok(step) => step,
@@ -253,7 +255,7 @@ impl Ledger {
         Ok(step.answer)
     }
 
-    /// Notes what is now a past state, if it is one.
+    /// Notes the states after these records as past states, where the retention settings ask for it.
     fn observe(&mut self, records: &[OrderingRecord]) {
         let now_ns = self.keeping.clock.wall_ns();
         let noting =
@@ -263,12 +265,12 @@ impl Ledger {
         }
     }
 
-    /// The past states that are kept.
+    /// The past states that can still be read.
     pub(super) fn archive(&self) -> &Archive {
         &self.archive
     }
 
-    /// Notes the present state as a past one; `None` while something is pending.
+    /// Notes the present state as a past state. Returns `None` while an operation is pending.
     pub(super) fn note_state(&mut self) -> Option<u64> {
         self.archive.note(&self.sequencer, self.keeping.clock.wall_ns(), PointPolicy::LastOfSecond)
     }
@@ -283,7 +285,7 @@ impl Ledger {
         Ok(changed)
     }
 
-    /// Makes durable what is known of past states. What it rests on in the log may be less durable: see [`Ledger::open`].
+    /// Saves the past states durably. The log that they refer to may be less durable: see [`Ledger::open`].
     fn save_history(&mut self) -> Result<(), RequestError> {
         let saved = self.history.save(&mut self.archive, self.sequencer.log_size());
         saved.map_err(|error| ServerError::Storage(error.to_string()).into())
@@ -302,12 +304,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the sequencer may know of something that the log does not.
+    /// Whether the sequencer in memory may be ahead of the log.
     pub(super) fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// Makes everything again from the log.
+    /// Recovers the ledger again from the log.
     pub(super) fn reload(&mut self, order: &dyn Order, now_ms: u64) -> Result<(), RequestError> {
         let reloaded = Ledger::open(order, self.id, self.abort_after_ms, now_ms, &self.keeping);
         match reloaded {
@@ -325,12 +327,14 @@ impl Ledger {
     }
 
     pub(super) fn prove(&self, old: u64, new: LogHead) -> Result<Vec<Digest>, RequestError> {
-        // A client that has seen more than there is must see it for itself: this server lost something.
+        // A client that has seen more operations than there are gets an empty proof, and finds out itself:
+        // this server has lost some.
         Ok(self.tree.prove(old, new)?.unwrap_or_default())
     }
 
-    /// Checks, where nodes may be lost, that a device that has seen `old` operations can be given a proof of the
-    /// present log: otherwise nothing may be ordered for it, as it could not be answered.
+    /// Where nodes of the tree may be lost, checks that a device that has seen `old` operations can be given
+    /// a proof of the present log. Otherwise no operation may be ordered for the device, because it could not
+    /// be answered.
     pub(super) fn must_prove(&self, old: u64) -> Result<(), RequestError> {
         match self.tree.has_gaps() {
             true => self.prove(old, self.log_head()).map(drop),
@@ -343,12 +347,12 @@ impl Ledger {
         self.sequencer.log_head()
     }
 
-    /// Leaves of the log of updates, which has them all.
+    /// Leaves of the log of updates. It is an error if any of them is lost.
     pub(super) fn leaves(&self, range: std::ops::Range<u64>) -> Result<Vec<Digest>, RequestError> {
         Ok(range.map(|index| self.tree.leaf(index)).collect::<Result<_, _>>()?)
     }
 
-    /// Leaves of the log of updates from `first` on, up to the first that is lost.
+    /// Leaves of the log of updates from `first` on, at most `count`, up to the first lost one.
     pub(super) fn some_leaves(&self, first: u64, count: u64) -> Result<Vec<Digest>, RequestError> {
         let end = self.sequencer.log_size().min(first.saturating_add(count));
         let mut leaves = Vec::new();
@@ -362,7 +366,7 @@ impl Ledger {
         Ok(leaves)
     }
 
-    /// Tells all leaves that are known, and what is known above those that are not.
+    /// Offers all leaves that this server has, and the nodes above those that it has not.
     pub(super) fn offer_nodes(&self, known: &mut KnownNodes) {
         let size = self.sequencer.log_size();
         known.offer_frontier(self.sequencer.frontier());
@@ -375,7 +379,8 @@ impl Ledger {
         }
     }
 
-    /// A leaf, and proof that it is in the log of `size` leaves; `None` if there is no such log yet.
+    /// A leaf, and a proof that it is in the log of `size` leaves. Returns `None` if the log is not that long
+    /// yet.
     pub(super) fn include(
         &self,
         index: u64,
@@ -408,8 +413,8 @@ impl Ledger {
         self.committed_at.insert(device, self.sequencer.log_size());
     }
 
-    /// Size of the log of updates since when a device's slot is what it is in this view, as far as this process knows: at least
-    /// when its operation was ordered.
+    /// Size of the log of updates when a device's slot became what it is in this view: when its operation was
+    /// committed, if this process saw that, or else when the operation was ordered.
     pub(super) fn changed(&self, view: &View, device: DeviceId) -> u64 {
         let ordered = view.slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size + 1);
         self.committed_at.get(&device).copied().unwrap_or(0).max(ordered)
@@ -419,12 +424,13 @@ impl Ledger {
         self.records
     }
 
-    /// Writes everything as one record that replaces all before it, durable with the next commit.
+    /// Writes the whole state as one record that replaces all before it. It is durable after the next commit.
     pub(super) fn checkpoint(&mut self, order: &dyn Order) -> Result<(), RequestError> {
         if self.stale || self.records == 0 {
             return Ok(());
         }
-        // The records that the checkpoint replaces are where fresh nodes and past states would come from.
+        // Without the replaced records, new nodes and past states could not be made again, so they are saved
+        // first.
         self.tree.persist()?;
         self.save_history()?;
         let checkpoint = Checkpoint {
@@ -439,8 +445,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Present and former heads within the window; notes the present ones, durable with the next commit, when
-    /// the last note is old enough.
+    /// The present heads and all former heads within the window. If the last note is old enough, this also
+    /// notes the present heads; the note is durable after the next commit.
     pub(super) fn roots(
         &mut self,
         order: &dyn Order,
@@ -461,12 +467,13 @@ impl Ledger {
             self.former.push_back(heads);
         }
         roots.extend(self.former.iter().flat_map(|heads| heads.roots.iter().copied()));
-        // What is given up must stay so, also after a restart under a clock that was set back: its blocks go. And what is
-        // left must be all there is of the time before: see `Noting::Each`.
+        // A past state that is given up must stay given up, even after a restart under a clock that was set
+        // back, because its blocks are removed. And the states that are left must be all there are of the
+        // time before: see `PointPolicy::Each`.
         let given_up = self.archive.retain(&self.keeping.retention, now_ns);
         match self.save_history() {
             Err(refused) if given_up > 0 => return Err(refused),
-            // On a full disk a collection is what helps.
+            // If the disk is full and nothing was given up, the collection goes on: it is what frees space.
             Err(_) => tracing::warn!(file_system = %self.id, "past states cannot be saved now"),
             Ok(()) => {}
         }
@@ -495,7 +502,7 @@ mod tests {
         holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).short()
     }
 
-    /// Proves: records and checkpoints of the order are laid out as in every data directory there is. If this
+    /// Proves: the records and checkpoints of the order are encoded as in existing data directories. If this
     /// fails, the format has changed: give it a new number and keep reading the old one.
     #[test]
     fn stored_formats_are_held() {

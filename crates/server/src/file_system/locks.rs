@@ -1,4 +1,4 @@
-//! Advisory locks: requests to the table of locks and back.
+//! Advisory locks: carries out requests on the table of locks.
 
 use super::FileSystem;
 use crate::refusal::RequestError;
@@ -26,7 +26,7 @@ impl FileSystem {
         Ok(Response::Locks { epoch, answer: answer(granted) })
     }
 
-    /// What would be in the way of a lock.
+    /// Tests whether another lock conflicts with the requested one, and which.
     pub(crate) fn test_lock(
         &self,
         device: DeviceId,
@@ -43,7 +43,8 @@ impl FileSystem {
         Ok(Response::Locks { epoch, answer })
     }
 
-    /// What is in the way of a lock that its holder waits for from now on, until [`FileSystem::waits_no_more`].
+    /// Requests a lock for a holder that waits from now on, until [`FileSystem::waits_no_more`]. The reply
+    /// says which lock conflicts.
     pub(crate) fn wait_for_lock(
         &self,
         device: DeviceId,
@@ -57,7 +58,7 @@ impl FileSystem {
         Ok(Response::Locks { epoch, answer: answer(granted) })
     }
 
-    /// A run of a client is still there.
+    /// Renews the session of a client's run, and with it its locks.
     pub(crate) fn keep_locks(&self, device: DeviceId, run: u128) -> Result<Response, RequestError> {
         let now_ms = self.now_ms();
         let epoch =
@@ -65,14 +66,14 @@ impl FileSystem {
         Ok(Response::Locks { epoch, answer: LockReply::Granted })
     }
 
-    /// A run of a client is over.
+    /// Ends the session of a client's run, and with it its locks.
     pub(crate) fn end_locks(&self, device: DeviceId, run: u128) -> Response {
         self.locks.lock().end(SessionId { device, run });
         self.lock_changes.notify_waiters();
         Response::Done
     }
 
-    /// The holder of a request no longer waits.
+    /// Notes that the holder of a request no longer waits.
     pub(crate) fn waits_no_more(&self, device: DeviceId, request: &LockRequest) {
         let session = SessionId { device, run: request.run };
         self.locks.lock().waits_no_more(Holder { session, owner: request.owner });
@@ -96,7 +97,7 @@ impl FileSystem {
         if !request.range.is_valid() {
             return Err(ServerError::Invalid("a range of bytes ends before it begins".to_owned()).into());
         }
-        // Who may only read must not be able to keep writers waiting for each other.
+        // A user who may only read must not be able to make writers wait.
         if request.mode == Some(LockMode::Exclusive) && !self.may_write(device, request.file.principal) {
             let why = format!("only who may write a file of {} may lock others out", request.file.principal);
             return Err(ServerError::NotAllowed(why).into());

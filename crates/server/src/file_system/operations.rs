@@ -1,6 +1,6 @@
-//! The requests that put an operation into the order. Each is checked outside the lock and its blocks are stored; under
-//! the lock the sequencer decides, and its records are appended; the caller makes them durable ([`FileSystem::settle`]),
-//! and only then the reply leaves.
+//! The requests that put an operation into the order. Each request is checked outside the lock, and its
+//! blocks are stored. Under the lock, the sequencer decides and its records are appended. The caller makes
+//! the records durable ([`FileSystem::settle`]); only then the reply leaves.
 
 use super::checks::{Author, Blocks, announced_membership, check_handles, verified};
 use super::ledger::Ledger;
@@ -17,7 +17,8 @@ use holdfast_protocol::structure::Structure;
 use holdfast_store::Allowance;
 
 impl FileSystem {
-    /// The superuser's word that this is a restored state. The caller makes it durable before it answers.
+    /// Records the superuser's declaration that this is a restored state. The caller makes it durable before
+    /// it replies.
     pub(crate) fn declare_restore(
         &self,
         author: Author,
@@ -40,7 +41,7 @@ impl FileSystem {
         Ok(receipt)
     }
 
-    /// UPDATE. The caller makes it durable before it answers.
+    /// Carries out UPDATE. The caller makes the outcome durable before it replies.
     pub(crate) fn update(
         &self,
         author: Author,
@@ -71,7 +72,8 @@ impl FileSystem {
                 UpdateOutcome::Aborted => return Ok((Response::Aborted, None)),
                 UpdateOutcome::Refused => return Ok((Response::Refused, None)),
             };
-            // A resent request gets the view that it got at first, which may be outdated.
+            // A resent request gets the same view as the first time, which may be outdated; then no new lease
+            // is granted.
             let fresh = ledger.sequencer().log_size() > size;
             let grant = self.grant(&ledger, device, lease_request.as_ref(), &touched, fresh);
             (PreparedView::new(&ledger, reply, device, log_size)?, grant)
@@ -83,7 +85,8 @@ impl FileSystem {
         Ok((answer, grant))
     }
 
-    /// COMMIT: the receipt, or `None` if the operation is dead. The caller makes it durable before it answers.
+    /// Carries out COMMIT. Returns the receipt, or `None` if the operation was aborted. The caller makes the
+    /// outcome durable before it replies.
     pub(crate) fn commit(
         &self,
         author: Author,
@@ -95,7 +98,8 @@ impl FileSystem {
         let number = (structure.value().device() == device).then(|| structure.value().number());
         let whole = self.check_structure(device, structure.value(), &given);
         self.or_never(device, number, whole)?;
-        // What was ordered is not to fail half-way for a chunk: that is what the reserve is for.
+        // An ordered operation must not fail half-way because a block exceeds the limit, so the reserve may
+        // be used too.
         let allowance = self.allowance(device);
         let allowance = allowance.map(|all| Allowance { bytes: all.bytes + all.reserve, reserve: 0, ..all });
         let taken = self.store_attached(device, given, allowance);
@@ -110,9 +114,9 @@ impl FileSystem {
         Ok(Some(receipt))
     }
 
-    /// Carries out a fast operation: the receipt, or the refusal. If `known` is given, the size of the log that the
-    /// author has accepted, a refusal comes with the view it rests on. The caller makes the outcome durable before it
-    /// replies.
+    /// Carries out a fast operation: the receipt, or the refusal. If `known` is given, the size of the log
+    /// that the author has accepted, a refusal comes with the view it rests on. The caller makes the outcome
+    /// durable before it replies.
     pub(crate) fn fast(
         &self,
         author: Author,
@@ -159,8 +163,9 @@ impl FileSystem {
         Ok((Ok(receipt), grant))
     }
 
-    /// What is refused for itself is refused for good, durably, before its author hears so and gives it up: another copy
-    /// of it may be waiting here for leases, with the blocks that this one lacked, and must not be taken after that.
+    /// Turns a refusal that depends only on the operation itself into a durable one, before its author hears
+    /// of it and gives the operation up. Another copy of the request may still wait here for leases, with the
+    /// blocks that this copy lacked; it must not be carried out later.
     fn or_never<T>(
         &self,
         device: DeviceId,
@@ -210,8 +215,8 @@ impl FileSystem {
         }
     }
 
-    /// A structure may name only tables that are here: a member that commits what it never stored would make
-    /// the server look like one that lost data.
+    /// Checks that a structure names only tables that are stored. Otherwise a member that commits a table it
+    /// never stored would make the server look as if it had lost data.
     fn check_structure(
         &self,
         device: DeviceId,
@@ -226,7 +231,7 @@ impl FileSystem {
     }
 }
 
-/// The number of an operation that is the device's own.
+/// The operation's number, if the operation is the device's own.
 fn number_of(device: DeviceId, certificate: &Certificate) -> Option<u64> {
     (certificate.device == device).then_some(certificate.number)
 }

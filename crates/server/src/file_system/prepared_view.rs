@@ -1,4 +1,5 @@
-//! A view that is to be shown to a client: made while the ledger is locked, and completed with blocks from the store after that.
+//! A view for a client. It is made while the ledger is locked, and completed with blocks from the store after
+//! that.
 
 use super::hints;
 use super::ledger::Ledger;
@@ -16,7 +17,7 @@ pub(super) struct PreparedView {
     wanted: Vec<Digest>,
     /// Size of the log that the client has accepted.
     since: u64,
-    /// Devices whose slots are as they were then, as far as this process knows.
+    /// Devices whose slots have not changed since then, as far as this process knows.
     unchanged: BTreeSet<DeviceId>,
 }
 
@@ -28,7 +29,7 @@ impl PreparedView {
         device: DeviceId,
         since: u64,
     ) -> Result<PreparedView, RequestError> {
-        // Proven up to the view shown, which for a resent request is an old one.
+        // The proof leads to the view in the reply, which is an old one if the request was resent.
         reply.consistency = ledger.prove(since, reply.view.log)?;
         let wanted = hints::wanted(ledger, &reply.view, device, since);
         let devices = reply.view.slots.keys().copied();
@@ -42,8 +43,8 @@ impl PreparedView {
         self.reply
     }
 
-    /// The difference between this view and the one the client has. (If the client has another view than the server
-    /// assumes, it notices and asks for the whole view.)
+    /// The difference between this view and the one that the client has. (If the client has another view than
+    /// the server assumes, it notices that and requests the whole view.)
     pub fn difference(mut self, store: &dyn BlockStore, file_system: Digest) -> Difference {
         self.reply.blocks = hints::load(store, file_system, self.wanted);
         Difference::of(&self.reply, self.since, |device| self.unchanged.contains(&device))

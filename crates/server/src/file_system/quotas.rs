@@ -1,5 +1,6 @@
-//! Who may be charged for how much (SUNDR section 4). The store counts; here is whose devices are one user's, and what
-//! limits them: the membership in force, which the superuser signs, and this server's operator. The lower one counts.
+//! Quotas: how much each user may be charged for (SUNDR section 4). The store counts the bytes of each
+//! device. This module knows which devices are one user's, and the user's limit: the lower one of those set
+//! in the membership in force, which the superuser signs, and by this server's operator.
 
 use super::FileSystem;
 use crate::refusal::RequestError;
@@ -8,15 +9,15 @@ use holdfast_protocol::message::Usage;
 use holdfast_store::{Allowance, Charge};
 use std::collections::BTreeSet;
 
-/// Beyond a limit, this part of it is left for tables and directories, without which nothing can be deleted ...
+/// This part of a limit is added to it for tables and directories, without which nothing can be deleted...
 const RESERVE_PART: u64 = 16;
 /// ... but at least and at most so many bytes.
 const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// A user who uses more than this percentage of the limit is near it.
+/// A user who uses more than this percentage of the limit counts as near it.
 const NEAR_PERCENT: u64 = 75;
 
 impl FileSystem {
-    /// What storing may come to for a device's user; `None`: there is no limit.
+    /// How much the user of a device may store; `None` if there is no limit.
     pub(crate) fn allowance(&self, device: DeviceId) -> Option<Allowance> {
         let ledger = self.ledger.lock();
         let members = ledger.sequencer().membership();
@@ -43,7 +44,7 @@ impl FileSystem {
         Ok(near)
     }
 
-    /// What a device's user is charged for; for the superuser, what every user is charged for.
+    /// What the user of a device is charged for. For the superuser, what every user is charged for.
     pub(crate) fn usage(&self, device: DeviceId) -> Result<Vec<Usage>, RequestError> {
         let users: Vec<(UserId, Vec<DeviceId>, Option<u64>)> = {
             let ledger = self.ledger.lock();
@@ -53,7 +54,8 @@ impl FileSystem {
             let users = members.users.keys().filter(may_see);
             users.map(|user| (*user, devices_of(members, *user), self.limit(members, *user))).collect()
         };
-        // The figures of all users are computed exactly; those of one user are requested often, so they are not.
+        // The figures of all users are computed exactly; those of one user are requested often, so they are
+        // not.
         let exact = if users.len() > 1 { Some(self.resources.blocks.charges(self.id)?) } else { None };
         let charge = |devices: &[DeviceId]| match &exact {
             Some(charges) => Ok(devices.iter().filter_map(|device| charges.get(device).copied()).sum()),
@@ -73,7 +75,7 @@ impl FileSystem {
     }
 }
 
-/// All devices of a user, also those removed: what they stored is the user's.
+/// All devices of a user, even removed ones: what they stored is charged to the user.
 fn devices_of(members: &Membership, user: UserId) -> Vec<DeviceId> {
     members.devices.iter().filter(|(_, device)| device.user == user).map(|(id, _)| *id).collect()
 }

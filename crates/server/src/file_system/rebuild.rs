@@ -1,4 +1,5 @@
-//! What a lost server is made of again, and what it tells clients for that day.
+//! What a lost server is rebuilt from, and the leaves that it gives clients so that they can rebuild it one
+//! day.
 
 use super::FileSystem;
 use super::ledger::Ledger;
@@ -13,7 +14,7 @@ impl FileSystem {
     /// Leaves of the log of updates from `first` on.
     pub(crate) fn leaves(&self, first: u64, count: u32) -> Result<Response, RequestError> {
         let leaves = self.current()?.some_leaves(first, u64::from(count).min(LEAVES_MAX as u64))?;
-        // Nothing leaves the server that a power loss could still undo.
+        // The reply must not contain anything that a power loss could still undo.
         self.sync()?;
         Ok(Response::Leaves(leaves))
     }
@@ -24,7 +25,7 @@ impl FileSystem {
         Ok((ledger.sequencer().clone(), ledger.server_keys().clone()))
     }
 
-    /// Tells the nodes of the log that are known here.
+    /// Offers all nodes of the log that this server has.
     pub(crate) fn offer_nodes(&self, known: &mut KnownNodes) -> Result<(), RequestError> {
         self.current()?.offer_nodes(known);
         Ok(())
@@ -32,8 +33,9 @@ impl FileSystem {
 }
 
 impl FileSystem {
-    /// Replaces the order of a file system in the data directory; durable with the next sync. `present` is the file system
-    /// as it was there: it must not be used afterwards, but the data directory opened again.
+    /// Replaces the order of a file system in the data directory; this is durable after the next sync.
+    /// `present` is the file system that was there. The caller must not use it afterwards, but must open the
+    /// data directory again.
     pub(crate) fn replace(
         resources: &Resources,
         present: Option<&FileSystem>,

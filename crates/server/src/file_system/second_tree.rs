@@ -1,7 +1,8 @@
-//! The second tree of the log of updates, which witnesses know, and the heads of it that they co-signed.
+//! The second tree of the log of updates, whose heads witnesses co-sign, and those heads.
 //!
-//! Invariant: the tree is made from the leaves of the log and can always be made again. `heads-FSID` says up to where its
-//! file was synced, with root and last leaf; what does not fit them is made anew from the first leaf on.
+//! Invariant: the tree is made from the leaves of the log and can always be made again. The file `heads-FSID`
+//! says how many leaves the tree's file had when it was last synced, with the root and the last leaf. If that
+//! does not fit the log or the file, the tree is made again from the first leaf.
 
 use super::ledger::Ledger;
 use crate::refusal::RequestError;
@@ -22,7 +23,7 @@ const MARK_MAGIC: [u8; 8] = *b"hf-heads";
 const MARK_BYTES: usize = 8 + 8 + 32 + 32 + 32;
 /// Leaves read from the log at a time. The ledger is locked meanwhile, so no operation can be ordered.
 pub(super) const LEAVES_AT_ONCE: u64 = 4096;
-/// Leaves after which the tree goes to its file.
+/// Number of leaves after which the tree is written to its file.
 const LEAVES_IN_MEMORY: u64 = 16_384;
 
 /// The heads of one file system's log. Empty until the first request for a head.
@@ -31,9 +32,9 @@ pub(super) struct Heads {
     pub(super) open: Option<SecondTree>,
     /// The heads that witnesses have signed, oldest first.
     pub(super) signed: VecDeque<SignedHead>,
-    /// The size that each witness signed last, as far as is known.
+    /// The size that each witness signed last, as far as this process knows.
     pub(super) last_sizes: BTreeMap<usize, u64>,
-    /// What is on disk has led nowhere, and is made anew.
+    /// Whether the tree on disk has proven wrong, and must be made again.
     pub(super) is_damaged: bool,
 }
 
@@ -47,13 +48,13 @@ impl Heads {
         result.inspect_err(|_| self.rebuild())
     }
 
-    /// Puts the tree on disk, so that the next start need not make it again.
+    /// Writes the tree to disk, so that the next start need not make it again.
     pub(super) fn persist(&mut self) -> Result<(), RequestError> {
         self.open.as_mut().map_or(Ok(()), SecondTree::persist)
     }
 }
 
-/// The second tree, and up to where it is on disk.
+/// The second tree, with the mark up to which it is on disk.
 pub(super) struct SecondTree {
     pub(super) tree: Tree,
     frontier: Frontier,
@@ -69,7 +70,8 @@ pub(super) struct SignedHead {
 }
 
 impl SecondTree {
-    /// Goes on where the file was synced last, if what is there is of this log; else begins anew.
+    /// Resumes from the file, if what was synced last belongs to this log. Otherwise begins with an empty
+    /// tree.
     pub(super) fn open(
         storage: &Arc<dyn Storage>,
         id: &Digest,
@@ -133,7 +135,8 @@ impl SecondTree {
 
 const EMPTY: LogHead = LogHead { size: 0, root: Digest::ZERO };
 
-/// Up to where the file of the tree was synced: magic, size, root, last leaf of the log, and a digest of these.
+/// The mark up to which the tree's file was synced: magic, size, root, last leaf of the log, and a digest of
+/// these.
 struct SyncMark {
     name: String,
     file: Arc<dyn StorageFile>,
@@ -142,7 +145,8 @@ struct SyncMark {
 }
 
 impl SyncMark {
-    /// A file without a complete mark counts as empty: the mark was never written, or not to its end.
+    /// A file without a complete mark counts as empty: the mark was never written, or its writing was
+    /// interrupted.
     fn open(storage: &Arc<dyn Storage>, id: &Digest) -> Result<(SyncMark, LogHead), TreeError> {
         let name = format!("heads-{id}");
         let failed = |action, error| TreeError::Io { action, file: name.clone(), error };

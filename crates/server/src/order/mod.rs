@@ -1,11 +1,14 @@
-//! Where the order of a file system is stored: in the log of the server's own data directory ([`Embedded`]), or in
-//! etcd, where a standby finds it ([`etcd`]).
+//! Where the order of a file system is stored: in the log of the server's own data directory ([`Embedded`]),
+//! or in etcd, where a standby finds it ([`etcd`]).
 //!
 //! The contract of an [`Order`], which `tests.rs` checks for both:
-//! - what is appended has its place in the order at once, and is durable when a later [`Order::commit`] has returned;
-//! - after a failed commit nothing that was appended may be acknowledged: it may be there or not. In etcd that also goes for
-//!   a server that another one has replaced: its commits fail, whatever it believes itself;
-//! - what is recovered is the last checkpoint and all that was appended after it, in order, or an error: never less.
+//! - An appended record has its position in the order at once. It is durable when a later [`Order::commit`]
+//!   has returned.
+//! - After a failed commit, nothing that was appended may be acknowledged: it may have been stored or not. In
+//!   etcd this also holds for a server that another one has replaced: its commits fail, whatever it believes
+//!   itself.
+//! - Recovery returns the last checkpoint and all that was appended after it, in order, or an error. It never
+//!   returns less.
 
 pub(crate) mod etcd;
 #[cfg(test)]
@@ -18,13 +21,13 @@ use holdfast_protocol::message::ServerError;
 use holdfast_store::{LogStore, RecoveredOrdering, StoreError};
 use std::sync::Arc;
 
-/// The order of one file system, as its server keeps it. Calls block and may come from any thread.
+/// The order of one file system, as its server stores it. Calls block and may come from any thread.
 pub(crate) trait Order: Send + Sync {
-    /// Appends a record. Durable with the next commit.
+    /// Appends a record. It is durable after the next commit.
     fn append(&self, record: &[u8]) -> Result<(), OrderError>;
 
-    /// Appends a checkpoint that replaces all records before it, durable with the next commit at the earliest; until then
-    /// they are still there.
+    /// Appends a checkpoint that replaces all records before it. It is durable after the next commit, or
+    /// later; until then the replaced records are still there.
     fn checkpoint(&self, checkpoint: &[u8]) -> Result<(), OrderError>;
 
     /// The last checkpoint, if there is one, and the records after it, oldest first.
@@ -33,13 +36,14 @@ pub(crate) trait Order: Send + Sync {
     /// Makes everything appended so far durable.
     fn commit(&self) -> Result<(), OrderError>;
 
-    /// The files that belong to it: nodes of the log tree, past states.
+    /// The files that belong to the order: nodes of the log tree, past states.
     fn files(&self) -> Arc<dyn Storage>;
 
-    /// Whether this server may speak for the file system.
+    /// Whether this server is the active one of the file system.
     fn active_status(&self) -> ActiveStatus;
 
-    /// What must outlive this server but is no record; `None`: it is noted in the data directory.
+    /// Small texts that must survive a restart but are not records; `None` if they are stored in the data
+    /// directory instead.
     fn notes(&self) -> Option<&dyn Notes> {
         None
     }
@@ -54,27 +58,27 @@ pub(crate) trait Notes {
     fn text(&self, name: &str) -> Result<Option<String>, OrderError>;
 }
 
-/// Whether a server may speak for a file system.
+/// Whether a server is the active one of a file system. Only the active server may answer for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ActiveStatus {
-    /// It is the active server, and the only one.
+    /// The server is the active one, and no other is.
     Active,
-    /// It does not know: its lease may have run out.
+    /// The server cannot tell: its lease may have expired.
     Unsure,
-    /// It is not the active server any more, and its state in memory must not be used again.
+    /// The server is not the active one any more. Its state in memory must not be used again.
     Lost,
 }
 
-/// Why an order did not take or give something.
+/// Why a call to an order failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// Medium: the store in the data directory failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no space for it; nothing was done.
+    /// There is no space; nothing was changed.
     #[error("{0}")]
     Full(String),
-    /// Whether it was done is not known.
+    /// The call may have been carried out or not.
     #[error("{0}")]
     Away(String),
     /// This server is not the active one, or has lost track of the order and has to read it again.

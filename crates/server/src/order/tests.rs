@@ -1,4 +1,5 @@
-//! One contract for every order: in the log, and in an etcd in memory whose network loses, repeats and delays.
+//! One contract for every order: in the log, and in an etcd in memory whose network loses, repeats and delays
+//! messages.
 
 use super::etcd::{Cluster, Shard, TERM};
 use super::{ActiveStatus, Embedded, Notes, Order, OrderError};
@@ -14,7 +15,7 @@ use std::time::Duration;
 const ID: Digest = Digest([7; 32]);
 const SITE: SyncSite = SyncSite("test");
 
-/// A medium that an order can be opened on again, after what was not committed is gone.
+/// A medium on which an order can be opened again, after everything that was not committed is gone.
 trait Medium {
     fn open(&mut self) -> Arc<dyn Order>;
     fn crash(&mut self);
@@ -44,12 +45,12 @@ impl Servers {
         Servers { etcd: Fake::default(), number: 0 }
     }
 
-    /// Another server, which takes over once the lease of the one before is over.
+    /// Opens the order as another server, which takes over once the former one's lease has ended.
     fn take(&mut self, deliveries: impl FnMut() -> Delivery + Send + 'static) -> (Cluster, Shard) {
         self.etcd.pass(TERM + Duration::from_secs(1));
         self.number += 1;
         let address = format!("server{}:1", self.number);
-        // What it begins with is not what is tried here.
+        // The faults during the start are not what this test examines.
         let connection = Arc::new(self.etcd.connection(|| Delivery::Answered));
         let cluster = Cluster::join(Box::new(Shared(connection.clone())), "test", address).expect("it joins");
         let shard = cluster.take(ID).expect("etcd answers").expect("nobody else is active");
@@ -58,7 +59,7 @@ impl Servers {
     }
 }
 
-/// A connection whose fates are changed from outside.
+/// A connection whose faults are controlled from outside.
 struct Shared(Arc<Fake>);
 
 impl holdfast_etcd::Kv for Shared {
@@ -97,8 +98,8 @@ fn media() -> Vec<Box<dyn Medium>> {
     vec![Box::new(Disk(PowerLoss::new(1))), Box::new(Servers::new())]
 }
 
-/// Proves: records come back in order after the last checkpoint, whatever their size; what was not committed is gone or there,
-/// but never without what came before it; files and renames are what was synced.
+/// Proves: records come back in order after the last checkpoint, whatever their size. What was not committed
+/// is there or gone, but never there without what came before it. Files and renames are as they were synced.
 #[test]
 fn every_order_keeps_its_contract() {
     for mut medium in media() {
@@ -168,7 +169,7 @@ fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// All records there ever were: those in the checkpoint, which here is a list of them, and those after it.
+/// All records there ever were: those in the checkpoint, which is a list of records here, and those after it.
 fn all(order: &Shard) -> Vec<Vec<u8>> {
     let (checkpoint, records) = order.recover().expect("it can be read");
     let mut all: Vec<Vec<u8>> = checkpoint.map_or_else(Vec::new, |bytes| decode(&bytes).expect("a list"));
@@ -176,8 +177,8 @@ fn all(order: &Shard) -> Vec<Vec<u8>> {
     all
 }
 
-/// Proves: whatever the network does and whenever servers are replaced, what was acknowledged is there once, in order, and
-/// what a replaced server still has under way changes nothing.
+/// Proves: whatever the network does, and whenever servers are replaced, every acknowledged record is there
+/// once, in order; and requests of a replaced server that are still on their way change nothing.
 #[test]
 fn nothing_acknowledged_is_lost_in_etcd() {
     for seed in 1..=12 {
@@ -207,7 +208,7 @@ fn nothing_acknowledged_is_lost_in_etcd() {
                     shard.checkpoint(&encode(&known)).unwrap();
                 }
                 if step == 11 {
-                    // It ends with something under way.
+                    // The server ends while a request is on its way.
                     break;
                 }
                 shard.commit().expect("nobody has replaced it");
@@ -232,8 +233,8 @@ fn nothing_acknowledged_is_lost_in_etcd() {
     }
 }
 
-/// Proves: a server whose lease has run out at etcd, but whose own clock has stood still, writes nothing; and one that knows
-/// says that it is lost.
+/// Proves: a server whose lease has ended at etcd, but whose own clock has stood still, writes nothing; and a
+/// server that can tell reports that it is not active any more.
 #[test]
 fn a_replaced_server_is_fenced() {
     let mut servers = Servers::new();
@@ -256,7 +257,8 @@ fn a_replaced_server_is_fenced() {
     assert_eq!(new.text("note").unwrap().as_deref(), Some("text"));
 }
 
-/// Proves: a full etcd refuses and loses nothing; the same server reads the order again and goes on once there is space.
+/// Proves: a full etcd refuses and loses nothing; the same server reads the order again and goes on once
+/// there is space.
 #[test]
 fn a_full_etcd_loses_nothing() {
     let mut servers = Servers::new();
@@ -285,7 +287,7 @@ fn a_full_etcd_loses_nothing() {
     assert_eq!(again.recover().unwrap().1, expected);
 }
 
-/// Proves: records that are altered or gone in etcd are told as damage, and never passed over.
+/// Proves: altered or missing records in etcd are reported as damage, and never skipped.
 #[test]
 fn damage_in_etcd_is_reported() {
     for what in ["altered", "gone"] {
@@ -307,8 +309,8 @@ fn damage_in_etcd_is_reported() {
     }
 }
 
-/// Proves: that all file systems were moved is noted only by who has been the active server of each since it read them; from
-/// then on nobody becomes active, neither who comes nor who was there.
+/// Proves: the mark that all file systems were moved is written only by a server that has been the active one
+/// of each since it read them. From then on no server becomes active, neither a new nor an old one.
 #[test]
 fn what_was_moved_is_active_nowhere() {
     let mut servers = Servers::new();
@@ -349,10 +351,10 @@ fn an_operators_choice_counts() {
     assert!(a.may_take(&a.look().unwrap(), &ID), "that one is gone");
 }
 
-/// The checkpoint of an order, how many records come after it, and files.
+/// The checkpoint of an order, the number of records after it, and the files.
 type Contents = (Option<Vec<u8>>, usize, Vec<Option<Vec<u8>>>);
 
-/// What an order reads as.
+/// The contents that are read from an order.
 fn read(order: &dyn Order, names: &[&str]) -> Contents {
     let (checkpoint, records) = order.recover().unwrap();
     let contents = |name: &&str| {
@@ -364,9 +366,10 @@ fn read(order: &dyn Order, names: &[&str]) -> Contents {
     (checkpoint, records.len(), names.iter().map(contents).collect())
 }
 
-/// Proves: an order is copied whole, into etcd and into another log, over a network that repeats requests and loses answers
-/// too; copied again, after it went on where it was, it is what it is then; a server that was replaced copies nothing; and
-/// one that has records after its checkpoint is not copied, as it would count before all of it is there.
+/// Proves: a whole order is copied, into etcd and into another log, even over a network that repeats requests
+/// and loses replies. Copied again, after the order has grown, the copy is what the order is then. A server
+/// that was replaced copies nothing. An order with records after its checkpoint is not copied, because the
+/// copy would be valid before all of it is there.
 #[test]
 fn an_order_is_copied_whole() {
     let (tree, past) = (format!("tree-{ID}"), format!("history-{ID}"));

@@ -1,4 +1,4 @@
-//! What a front end asks its back end.
+//! The requests that a front end sends to its back end.
 
 use super::messages::{BackEndReply, BackEndRequest};
 use holdfast_components::{Asker, ComponentError, Patience, ReceivedReply};
@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long a request to the back end may take. It signs and verifies, and does not touch the disk.
+/// How long a request to the back end may take. The back end signs and verifies, and does not access the
+/// disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sends requests to the back end.
@@ -31,7 +32,7 @@ impl BackEndClient {
     }
 
     pub(super) fn say(&self, warning: bool, text: String) {
-        // A line that cannot be logged changes nothing.
+        // A log line that is lost does no harm.
         let _ = self.ask(&BackEndRequest::Log { warning, text }, &[]);
     }
 }

@@ -1,4 +1,4 @@
-//! The front end as a component: it holds listening sockets and a channel to the back end, and nothing else.
+//! The front end as a component. It has only listening sockets and a channel to the back end.
 
 use super::back_end_client::BackEndClient;
 use super::log::LogForwarder;
@@ -12,12 +12,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::io::unix::AsyncFd;
 
-/// The files that a front end holds.
+/// Names of the files that a front end is given.
 pub(crate) const TCP: &str = "tcp";
 pub(crate) const UDP: &str = "udp";
 pub(crate) const COUNTERS: &str = "counters";
 
-/// The entry of the table of components.
+/// The entry point of the component.
 pub fn main(context: Context) -> ExitCode {
     match run(&context) {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,7 +50,7 @@ fn run(context: &Context) -> Result<(), String> {
         .map_err(|error| text(&error))
 }
 
-/// Completes when the supervisor asks for the end, or is gone.
+/// Completes when the supervisor asks this process to stop, or has ended.
 #[expect(
     deprecated,
     reason = "what took its place is unsafe; an owned descriptor stays open, which is all it needs"

@@ -3,8 +3,9 @@
 //! ```text
 //! Nonce                                          -> Nonce(32 bytes)
 //! Sign { transcript }                            -> Signature(64 bytes)
-//! Introduce { transcript, signature, address }   -> Introduced, with a stream   (one file with it: the TCP connection)
-//! Words { warning, text }                        -> Heard
+//! Introduce { transcript, signature, address }   -> Introduced, with a stream (a file may come along: the TCP
+//!                                                   connection)
+//! Log { warning, text }                          -> Logged
 //! ```
 
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -44,7 +45,8 @@ pub enum BackEndRequest {
     Log {
         /// Whether the line is a warning; otherwise it is information.
         warning: bool,
-        /// The line. Untrusted: control characters are replaced, and no more than one a second are written.
+        /// The line. It is not trusted: control characters are replaced, and at most one line a second is
+        /// written.
         text: String,
     },
 }
@@ -56,9 +58,9 @@ pub enum BackEndReply {
     Nonce([u8; 32]),
     /// The server's signature.
     Signature([u8; 64]),
-    /// The peer's signature holds. The reply carries a file: the stream for the connection.
+    /// The peer's signature is valid. A file comes with the reply: the stream for the connection.
     Introduced,
-    /// The line was logged, or left out because there are too many.
+    /// The line was logged, or dropped because there were too many.
     Logged,
 }
 
@@ -99,7 +101,7 @@ pub struct FrontEndSettings {
 }
 
 impl FrontEndSettings {
-    /// For a server with this key and these limits.
+    /// The configuration for a server with this key and these limits.
     pub fn new(key: [u8; 32], limits: &Limits) -> FrontEndSettings {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         FrontEndSettings {
@@ -154,7 +156,7 @@ impl FrontEndSettings {
 mod tests {
     use super::*;
 
-    /// Proves: a front end begins with the limits that its server has.
+    /// Proves: a front end gets the limits of its server.
     #[test]
     fn limits_survive() {
         let limits = Limits { strangers_max: 7, idle_max: Duration::from_secs(5), ..Limits::default() };
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(format!("{:?}", back.limits()), format!("{limits:?}"));
     }
 
-    /// Proves: addresses of both kinds survive.
+    /// Proves: addresses of both kinds are restored when decoded.
     #[test]
     fn addresses_survive() {
         for text in ["192.0.2.1:80", "[2001:db8::1]:7440"] {

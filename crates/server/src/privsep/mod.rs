@@ -1,11 +1,11 @@
-//! Privilege separation: the server in two processes. `front_end` is a sandboxed component that faces the network; this
-//! process holds the data directory and the server's key ([`holdfast_rpc::privsep`] says what each believes of the
-//! other).
+//! Privilege separation: the server in two processes. `front_end` is a sandboxed component that faces the
+//! network. This process has the data directory and the server's key. ([`holdfast_rpc::privsep`] says what
+//! each of the two accepts from the other.)
 //!
-//! The front end holds: the listening sockets, a netlink socket that reads the counters of TCP connections, the channel
-//! to the back end ([`messages`]), and a stream for each connection that was introduced. When it ends, however it ends,
-//! its connections are lost and nothing else: another is started with the same listeners, whose queues the kernel has
-//! kept, clients connect anew, and what was acknowledged was on the disk before.
+//! The front end has the listening sockets, a netlink socket that reads the counters of TCP connections, the
+//! channel to the back end ([`messages`]), and a stream for each introduced connection. When it ends, for
+//! whatever reason, only its connections are lost. Another front end is started with the same listeners,
+//! whose queues are in the kernel, and clients connect again. What was acknowledged was on the disk before.
 
 mod back_end_client;
 mod front_end;
@@ -49,7 +49,7 @@ pub(crate) fn plan(
         files.push((UDP.to_owned(), udp.try_clone()?.into()));
     }
     files.extend(counters.map(|counters| (COUNTERS.to_owned(), counters)));
-    // Two descriptors a connection, and a third while it is being introduced.
+    // Each connection needs two descriptors, and a third while it is introduced.
     let descriptors = u32::try_from(limits.connections_max * 3 + 64).unwrap_or(u32::MAX);
     let profile = Profile {
         memory_bytes_max: 1 << 30,
@@ -67,7 +67,7 @@ pub(crate) fn plan(
         ]
         .map(str::to_owned)
         .into(),
-        // Strangers may find a way to crash it; then it must come back each time.
+        // Strangers may find a way to crash the front end, so it is restarted each time.
         restart: Restart {
             times_max: u32::MAX,
             window: Duration::from_secs(30),
@@ -82,20 +82,20 @@ pub(crate) fn plan(
     Ok(Plan { name: "server".to_owned(), components: vec![component], channels: vec![channel] })
 }
 
-/// The most files that this process can open; a child cannot have more.
+/// The most files that this process can open. A child process cannot open more.
 fn open_files_max() -> u32 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.maximum.and_then(|most| u32::try_from(most).ok()).unwrap_or(u32::MAX)
 }
 
-/// The front end's process, and the thread that answers it, while a server runs.
+/// The front end's process, and the thread that answers its requests, while a server runs.
 pub(crate) struct FrontEndProcess {
     supervisor: Option<Supervisor>,
     back_end: Option<JoinHandle<()>>,
 }
 
 impl FrontEndProcess {
-    /// Starts the front end and answers it. When this returns, it is in its sandbox.
+    /// Starts the front end, and answers its requests. When this returns, it is in its sandbox.
     pub(crate) fn start(
         program: Program,
         plan: Plan,

@@ -1,4 +1,4 @@
-//! What members of a file system ask its server for: one handler for each kind of request.
+//! Requests of members of a file system: one handler for each kind of request.
 
 use super::{Caller, ServerCore};
 use crate::blocks::{self, RetrievedBlocks};
@@ -23,9 +23,9 @@ use tracing::trace_span;
 const PIN_SECONDS_MAX: u32 = 3600;
 /// Largest signed block.
 const SIGNED_BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Signed blocks under one key.
+/// Most signed blocks under one key.
 const SIGNED_BLOCKS_PER_KEY: u64 = 1024;
-/// Why a server without an order of its own keeps no signed blocks.
+/// Why a server whose order is in a cluster stores no signed blocks.
 const NO_SIGNED_BLOCKS: &str =
     "signed blocks are kept by servers that have the order in their own data directory";
 
@@ -42,7 +42,7 @@ pub(super) struct MemberRequest<'a> {
 }
 
 impl MemberRequest<'_> {
-    /// Answers a request. One that waits (for a recall, a lock, a pending operation) is answered elsewhere.
+    /// Answers a request. The waiting of `AwaitRecall`, `AwaitLock` and `FetchPending` happens elsewhere.
     pub(super) fn answer(&self, request: Request) -> Answer {
         let (core, resources, file_system) = (self.core, self.resources, self.file_system);
         let (author, device) = (self.author, self.author.device);
@@ -125,7 +125,7 @@ impl MemberRequest<'_> {
         self.file_system.sync()
     }
 
-    /// Makes what was done durable, and says so.
+    /// Makes everything appended so far durable, and replies `Done`.
     fn done(&self) -> Answer {
         self.sync()?;
         Ok(Response::Done)
@@ -155,7 +155,7 @@ impl MemberRequest<'_> {
         Ok(reply)
     }
 
-    /// UPDATE: orders an operation by its certificate, and shows the view.
+    /// UPDATE: orders an operation by its certificate, and replies with the view.
     fn update(&self, request: Request) -> Answer {
         let Request::Update { certificate, attached, log_size, by_difference, lease } = request else {
             return refuse("this is no update");
@@ -193,7 +193,8 @@ impl MemberRequest<'_> {
         self.file_system.settle(outcome.ok_or(Response::Aborted))
     }
 
-    /// Both in one request, if the view that was signed against is the present one and nothing is pending.
+    /// UPDATE and COMMIT in one request. It is carried out if the view that was signed against is the present
+    /// one and nothing is pending.
     fn fast(&self, request: Request) -> Answer {
         let Request::Fast { certificate, structure, attached, log_size, by_difference, lease } = request
         else {
@@ -258,7 +259,7 @@ impl MemberRequest<'_> {
 
     fn dereference(&self, addresses: Vec<Digest>) -> Answer {
         blocks::check_count(addresses.len())?;
-        // A table that was replaced since may belong to a past state that is kept.
+        // A table that was replaced since may belong to a past state that must stay readable.
         let past = self.file_system.past_tables()?;
         let addresses: Vec<_> = addresses.into_iter().filter(|address| !past.contains(address)).collect();
         let dropped =
@@ -310,7 +311,7 @@ impl MemberRequest<'_> {
         self.done()
     }
 
-    /// Checks what rides along with an operation, and unpacks it.
+    /// Checks the blocks that came with an operation, and unpacks its parcels.
     fn attached(&self, given: Attached) -> Result<Unpacked, RequestError> {
         let mut checked = blocks::check_attached(given.blocks)?;
         let blocks = &*self.resources.blocks;
@@ -323,7 +324,8 @@ impl MemberRequest<'_> {
         })
     }
 
-    /// The leases to grant, once it is durably noted which session holds them; without leases if that fails.
+    /// The grant, once it is durably noted that the session holds leases. If noting fails, the grant without
+    /// leases.
     fn noted(&self, run: Option<u128>, grant: Option<LeaseGrant>) -> Option<LeaseGrant> {
         let (file_system, device) = (self.file_system, self.author.device);
         let grant = grant?;
@@ -345,8 +347,8 @@ impl MemberRequest<'_> {
     }
 }
 
-/// Whether a request is answered before a restore is declared: what it takes to see the state that is left, and to declare
-/// it.
+/// Whether a request is answered while a restore awaits its declaration: only what it takes to see the state
+/// that is left, and to declare the restore.
 fn is_harmless(request: &Request) -> bool {
     matches!(
         request,

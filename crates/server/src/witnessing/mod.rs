@@ -1,7 +1,8 @@
 //! Has witnesses co-sign the heads of every file system's log, every few seconds (`docs/internals/forks.md`).
 //!
-//! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if its
-//! signature is valid. A witness that does not reply delays nothing: clients decide how old a head may be.
+//! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if
+//! its signature is valid. A witness that does not reply delays nothing: clients decide how old a head may
+//! be.
 
 pub use crate::config::WitnessAddress;
 
@@ -19,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Attempts in one round: the first may only show which head the witness signed last.
+/// Number of attempts in one round. The first attempt may only learn which head the witness signed last.
 const ATTEMPTS: u32 = 3;
 
 /// The status of one witness for one file system.
@@ -29,7 +30,8 @@ pub struct WitnessStatus {
     pub key: String,
     /// The submission prefix of the witness's URL.
     pub url: String,
-    /// Size of the head it co-signed last, and when, in seconds since 1970 by its clock; since the server started.
+    /// The size of the head that it co-signed last since this server started, and the time of that by its own
+    /// clock, in seconds since 1970.
     pub newest: Option<(u64, u64)>,
     /// Why the last request to it failed; `None` if it succeeded.
     pub trouble: Option<String>,
@@ -48,10 +50,10 @@ pub struct LogStatus {
     pub witnesses: Vec<WitnessStatus>,
 }
 
-/// The threads that have witnesses co-sign, one for each witness.
+/// The threads that ask witnesses to co-sign, one for each witness.
 pub(crate) struct WitnessPoller(Arc<Shared>);
 
-/// What these threads share.
+/// The state that these threads share.
 #[derive(Default)]
 pub(crate) struct Shared {
     witnesses: Vec<WitnessAddress>,
@@ -61,7 +63,7 @@ pub(crate) struct Shared {
 }
 
 impl WitnessPoller {
-    /// Starts them; none if there are no witnesses.
+    /// Starts the threads, one for each witness.
     pub(crate) fn start(
         core: &Arc<ServerCore>,
         witnesses: &[WitnessAddress],
@@ -93,7 +95,7 @@ impl WitnessPoller {
         self.0.clone()
     }
 
-    /// Tells the threads to end after the request under way. It does not wait for them.
+    /// Has the threads end after the request they are carrying out. Does not wait for them.
     pub(crate) fn stop(&self) {
         *self.0.stopped.lock() = true;
         self.0.stop.notify_all();
@@ -119,7 +121,7 @@ impl Shared {
                 return;
             }
             drop(stopped);
-            // Rounds that a slow witness has missed are not made up for.
+            // Rounds that were missed because the witness was slow are not repeated.
             if Instant::now() > due + every {
                 continue;
             }
@@ -135,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Remembers a trouble, and logs when it begins, changes or ends.
+    /// Notes why a request failed, or that it succeeded, and logs each change.
     fn note(
         &self,
         index: usize,
@@ -190,10 +192,10 @@ impl Shared {
 /// Why a witness did not co-sign.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CosignatureError {
-    /// This server could make no head to be signed.
+    /// This server could not make a head to be signed.
     #[error("no head could be made: {0}")]
     NoHead(ServerError),
-    /// The witness has signed more operations than there are.
+    /// The witness has co-signed a head with more operations than this server has.
     #[error(
         "it has co-signed {signed} operations, and this server has only {here}: operations are lost, or the data is that of an \
          older backup. It will not sign another history"
@@ -204,7 +206,7 @@ pub enum CosignatureError {
         /// Operations in the log here.
         here: u64,
     },
-    /// The witness knows another history.
+    /// The witness has co-signed a head of another history.
     #[error(
         "it does not take the head for one that follows what it signed last (status {status}: {text}): the data is another \
          history than the one it knows"
@@ -212,20 +214,21 @@ pub enum CosignatureError {
     OtherHistory {
         /// The status of its reply.
         status: u16,
-        /// Its own words.
+        /// The text of its reply.
         text: String,
     },
-    /// The witness was not reached, or refused, or its reply is not valid.
+    /// The witness could not be reached, or refused, or its reply is not valid.
     #[error(transparent)]
     Witness(WitnessError),
-    /// Each reply names another size.
+    /// Each reply names a different size as the last one signed.
     #[error("it says again and again that it signed another size last")]
     Unsteady,
 }
 
 impl FileSystem {
-    /// Has a witness co-sign the newest head. `index` is that of the witness in the configured list, and `submit` sends the
-    /// request. A new head is made if there were operations since the last one and it is older than `gap`.
+    /// Asks a witness to co-sign the newest head. `index` is the position of the witness in the configured
+    /// list, and `submit` sends the request. A new head is made if there were operations since the last one
+    /// and it is older than `gap`.
     ///
     /// # Errors
     /// [`CosignatureError`]

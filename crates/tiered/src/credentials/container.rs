@@ -1,7 +1,8 @@
-//! The role of a container, from the service that its host has for it: ECS, or EKS with Pod Identity.
+//! The role of a container, from the service that its host has for that purpose: ECS, or EKS with Pod
+//! Identity.
 //!
-//! Attack answered: an address in the environment that would send the token over the network in the clear. Without TLS only
-//! this machine and the addresses of those services are asked.
+//! Attack answered: an address in the environment that would send the token over the network in plain text.
+//! Without TLS, requests go only to this machine and to the addresses of those services.
 
 use super::identity::{
     Environment, Identity, IdentityError, Service, TemporaryCredentials, of_json, patience,
@@ -11,17 +12,17 @@ use std::time::{Duration, SystemTime};
 use ureq::http::{Request, Uri};
 use zeroize::Zeroizing;
 
-/// How long one answer may take, if the environment does not say so.
+/// How long one reply may take, if the environment does not say so.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The service of ECS, below which the relative address is.
+/// The service of ECS, to which the relative address is added.
 const ECS: &str = "http://169.254.170.2";
-/// Services that are asked without TLS: of ECS and of EKS.
+/// Addresses of services that may be used without TLS: those of ECS and EKS.
 const PLAIN: [&str; 3] = ["169.254.170.2", "169.254.170.23", "fd00:ec2::23"];
 
 struct ContainerRole {
     url: String,
     authorization: Option<Zeroizing<String>>,
-    /// How long one answer may take.
+    /// How long one reply may take.
     patience: Duration,
 }
 
@@ -60,7 +61,7 @@ pub(super) fn of(set: Environment<'_>) -> Result<Box<dyn Identity>, IdentityErro
     Ok(Box::new(ContainerRole { url, authorization, patience: patience(set).unwrap_or(PATIENCE) }))
 }
 
-/// Whether a token may be sent there.
+/// Whether a token may be sent to this URL.
 fn may_be_asked(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let host = uri.host().unwrap_or("").trim_matches(['[', ']']);
@@ -96,7 +97,7 @@ impl Identity for ContainerRole {
 mod tests {
     use super::*;
 
-    /// Proves: a token goes over TLS, or to this machine, or to the services that have it anyway.
+    /// Proves: a token is sent only over TLS, or to this machine, or to the services that have it anyway.
     #[test]
     fn tokens_stay_near() {
         for url in [

@@ -1,7 +1,9 @@
-//! What the services that give credentials for a time have in common: how they are asked, and how their answers are read.
+//! Common parts of the services that give temporary credentials: how requests are sent, and how replies are
+//! read.
 //!
-//! Attacks answered: an answer that is long, slow or no answer; one whose parts would end a header; and a message of an
-//! error that repeats a secret (a decoder's words are not passed on, as they may quote what they read).
+//! Attacks answered: a reply that is long, slow or absent; a reply with parts that would end a header; and an
+//! error message that repeats a secret. (A decoder's error is not passed on, because it may quote what was
+//! read.)
 
 use super::Credentials;
 use backon::{BlockingRetryable, ExponentialBuilder};
@@ -12,36 +14,36 @@ use ureq::Agent;
 use ureq::http::Request;
 use zeroize::Zeroizing;
 
-/// Longest answer.
+/// Longest reply, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// Between attempts: 0.1 s and 0.4 s.
+/// Pauses between attempts: 0.1 s and 0.4 s.
 const PAUSES: ExponentialBuilder =
     ExponentialBuilder::new().with_min_delay(Duration::from_millis(100)).with_factor(4.0).with_max_times(2);
 
 /// The value of a variable of the environment, if it is set.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Credentials that a service has given for a time.
+/// Temporary credentials that a service has given.
 #[derive(Clone)]
 pub(super) struct TemporaryCredentials {
     pub(super) credentials: Credentials,
     pub(super) expires: SystemTime,
 }
 
-/// Why a service gives no credentials, in words for people.
+/// Why a service gives no credentials, as text for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum IdentityError {
-    /// There is no such service here, or it has none for us: the next place is tried.
+    /// The service does not exist here, or has no credentials for us. The next place is tried.
     Absent(String),
-    /// It cannot answer at the moment.
+    /// The service cannot reply at the moment.
     Unavailable(String),
-    /// Somebody has to change something; with the way out.
+    /// Somebody has to change something; the text says what.
     Refused(String),
 }
 
-/// A service that gives credentials for a time, as the environment describes it.
+/// A service that gives temporary credentials, as the environment describes it.
 pub(super) trait Identity {
-    /// Asks it.
+    /// Requests credentials.
     fn fetch(&self, now: SystemTime) -> Result<TemporaryCredentials, IdentityError>;
 }
 
@@ -58,9 +60,9 @@ pub(super) struct ServiceReply {
 
 /// Why there is no reply.
 pub(super) enum CallError {
-    /// Nobody is there.
+    /// There is nobody at the address.
     NoConnection(String),
-    /// Somebody is there and does not answer, or not in time.
+    /// The service can be reached but does not reply, or not in time.
     NoReply(String),
 }
 
@@ -73,12 +75,13 @@ impl CallError {
 }
 
 impl Service {
-    /// Of this machine or its host: never asked through a proxy, which would learn the credentials.
+    /// A client of a service on this machine or its host. It never uses a proxy, which would learn the
+    /// credentials.
     pub(super) fn near(url: &str, within: Duration) -> Service {
         Service::new(url, within, false)
     }
 
-    /// Anywhere.
+    /// A client of a service anywhere.
     pub(super) fn far(url: &str, within: Duration) -> Service {
         Service::new(url, within, true)
     }
@@ -91,7 +94,7 @@ impl Service {
         Service { agent: config.build().into() }
     }
 
-    /// Asks; again, if nobody replies or the service is overloaded.
+    /// Sends a request. Repeats it if there is no reply or the service is overloaded.
     pub(super) fn ask(&self, request: &Request<Vec<u8>>) -> Result<ServiceReply, CallError> {
         let is_passing = |failure: &AttemptError| match failure {
             AttemptError::Call(CallError::NoConnection(_)) => false,
@@ -131,13 +134,13 @@ enum AttemptError {
     Overloaded(ServiceReply),
 }
 
-/// How long one answer of a service of the machine or container may take, if the environment says so
+/// How long one reply of a service of the machine or container may take, if the environment says so
 /// (`AWS_METADATA_SERVICE_TIMEOUT`, in seconds).
 pub(super) fn patience(set: Environment<'_>) -> Option<Duration> {
     set("AWS_METADATA_SERVICE_TIMEOUT")?.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
 }
 
-/// The JSON that the services of machines and containers give credentials in, or refuse.
+/// The JSON in which services of machines and containers give or refuse credentials.
 #[derive(Deserialize)]
 struct JsonCredentials {
     #[serde(rename = "AccessKeyId")]
@@ -186,7 +189,7 @@ pub(super) fn of_json(
     }
 }
 
-/// What a status that refuses means.
+/// The error for a status of failure.
 pub(super) fn refusal(status: u16, said: &str, from: &str) -> IdentityError {
     let said = if said.is_empty() { String::new() } else { format!(": {said}") };
     let why = format!("{from} answers with status {status}{said}");
@@ -196,7 +199,7 @@ pub(super) fn refusal(status: u16, said: &str, from: &str) -> IdentityError {
     }
 }
 
-/// Credentials whose parts can be sent, with the time when they expire.
+/// Checks that the parts of credentials can be sent, and parses the time when they expire.
 pub(super) fn temporary(
     credentials: Credentials,
     expiration: &str,

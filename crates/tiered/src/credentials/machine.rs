@@ -1,8 +1,8 @@
-//! The role of a virtual machine, from the metadata service of EC2 (IMDSv2): a token first, which a request that was smuggled
-//! in from outside cannot have, then the role's name and its credentials.
+//! The role of a virtual machine, from the metadata service of EC2 (IMDSv2). The first request gets a token,
+//! which a request forged from outside cannot have. Then the role's name and its credentials are requested.
 //!
-//! Until the service has given a token it counts as not there: elsewhere the same address has another cloud's service, or
-//! nobody.
+//! Until the service has given a token, it counts as absent: elsewhere the same address belongs to another
+//! cloud's service, or to nobody.
 
 use super::identity::{
     CallError, Environment, Identity, IdentityError, Service, ServiceReply, TemporaryCredentials, of_json,
@@ -12,20 +12,20 @@ use std::time::{Duration, SystemTime};
 use ureq::http::Request;
 use zeroize::Zeroizing;
 
-/// How long one answer may take, if the environment does not say so.
+/// How long one reply may take, if the environment does not say so.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS: &str = "http://169.254.169.254";
 const ADDRESS_V6: &str = "http://[fd00:ec2::254]";
 const ROLES: &str = "latest/meta-data/iam/security-credentials/";
 
 struct MachineRole {
-    /// Without a slash at the end.
+    /// The URL of the service, without a slash at the end.
     endpoint: String,
-    /// How long one answer may take.
+    /// How long one reply may take.
     patience: Duration,
 }
 
-/// The metadata service, unless the environment says that it is not to be asked.
+/// The metadata service, unless the environment says not to use it.
 pub(super) fn of(set: Environment<'_>) -> Result<Box<dyn Identity>, IdentityError> {
     if set("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Err(IdentityError::Absent("AWS_EC2_METADATA_DISABLED is set".to_owned()));

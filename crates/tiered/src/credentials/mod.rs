@@ -1,10 +1,11 @@
-//! Credentials from the usual places, in the order of Amazon's SDK: the environment, a profile of the shared file, a web
-//! identity, the container, the machine.
+//! Credentials from the usual places, in the order of Amazon's SDK: the environment, a profile of the shared
+//! file, a web identity, the container, the machine.
 //!
-//! What is in the environment or a file is read for every request, so that new credentials count at once. What a service
-//! gives for a time is kept until shortly before it expires ([`refresh`]).
+//! The environment and files are read for every request, so that new credentials are used at once. Temporary
+//! credentials from a service are cached until shortly before they expire ([`refresh`]).
 //!
-//! Secrets are in no message, no URL and no argument of a command, and are overwritten when they are not needed any more.
+//! Secrets are in no message, no URL and no argument of a command, and are overwritten in memory when they
+//! are not needed any more.
 
 mod container;
 mod identity;
@@ -30,7 +31,7 @@ pub struct Credentials {
     pub secret: Zeroizing<String>,
     /// The token of temporary credentials.
     pub token: Option<Zeroizing<String>>,
-    /// Where they are from, for messages.
+    /// Where they come from, for messages.
     pub from: String,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why there are none.
+/// Why there are no credentials.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// No place has any.
@@ -64,7 +65,7 @@ pub enum CredentialsError {
         /// The reason.
         why: String,
     },
-    /// A service that gives credentials does not answer, or cannot at the moment: it is worth asking again.
+    /// A service that gives credentials does not reply, or cannot at the moment: it is worth trying again.
     #[error("{source_name} gives no credentials now: {why}")]
     Unavailable {
         /// The service.
@@ -77,7 +78,7 @@ pub enum CredentialsError {
     Refused {
         /// The service.
         source_name: String,
-        /// The reason, and the way out.
+        /// The reason, and what to do.
         why: String,
     },
 }
@@ -85,7 +86,7 @@ pub enum CredentialsError {
 /// The value of a variable of the environment, unless it is absent or empty.
 type Variable = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// The places where credentials are looked for, and what services have given.
+/// The places where credentials are looked for, with a cache of what services have given.
 pub struct CredentialChain {
     variable: Variable,
     web_identity: RefreshedCredentials,
@@ -94,9 +95,9 @@ pub struct CredentialChain {
 }
 
 impl Credentials {
-    /// Those of this process: the environment's (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), or
-    /// those of the first other place of [`CredentialChain`] that has any. It may ask a service, and waits some seconds for
-    /// it at most.
+    /// The credentials of this process: those of the environment (`AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), or of the first other place of [`CredentialChain`] that
+    /// has any. It may send a request to a service, and waits some seconds for it at most.
     ///
     /// # Errors
     /// [`CredentialsError`]
@@ -108,7 +109,7 @@ impl Credentials {
 }
 
 impl CredentialChain {
-    /// The places that an environment names; it is asked for a variable each time.
+    /// The places that an environment names. `variable` is called each time a variable is needed.
     pub fn new(variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> CredentialChain {
         CredentialChain {
             variable: Box::new(move |name| variable(name).filter(|value| !value.is_empty())),
@@ -118,7 +119,7 @@ impl CredentialChain {
         }
     }
 
-    /// Credentials that are good at `now`.
+    /// Credentials that are valid at `now`.
     ///
     /// # Errors
     /// [`CredentialsError`]
@@ -139,7 +140,7 @@ impl CredentialChain {
             return Ok(credentials);
         }
         tried.push(format!("{} (it has no keys of profile '{}')", shared.shown(), shared.profile));
-        // Who names a profile wants that one, and not the machine's rights.
+        // A user who names a profile wants that one, and not the machine's role.
         if set("AWS_PROFILE").is_none() {
             let places: [(_, fn(identity::Environment<'_>) -> _, _); 3] = [
                 ("the web identity", web_identity::of, &self.web_identity),

@@ -1,46 +1,46 @@
-//! Credentials that expire are asked for again before they do, by one thread at a time.
+//! A cache of credentials that expire. One thread at a time requests new ones before the present ones expire.
 //!
-//! While they are good nobody waits: one thread refreshes them and the others go on with what there is. If that fails they
-//! are used until they expire. A failure is remembered for a while, so that a service that is away is not asked by every
-//! request.
+//! While the credentials are valid, no thread waits: one refreshes them, and the others use the present ones.
+//! If refreshing fails, they are used until they expire. A failure is remembered for a while, so that not
+//! every request tries a service that cannot be reached.
 
 use super::Credentials;
 use super::identity::{Identity, IdentityError, TemporaryCredentials};
 use parking_lot::Mutex;
 use std::time::{Duration, SystemTime};
 
-/// How long before they expire credentials are asked for again.
+/// How long before they expire credentials are refreshed.
 const BEFORE: Duration = Duration::from_secs(300);
-/// How long a refresh is not tried again, or not needed, whatever the credentials say.
+/// Shortest time between two refreshes, unless the credentials expire before.
 const PAUSE: Duration = Duration::from_secs(30);
-/// How long a service that gives nothing is not asked again.
+/// How long a service that has failed is not tried again.
 const FAILED_PAUSE: Duration = Duration::from_secs(2);
-/// How long a service that is not there is not looked for.
+/// How long a service that is absent is not looked for again.
 const ABSENT_PAUSE: Duration = Duration::from_secs(300);
 
-/// What one service has given.
+/// The last answer of one service.
 #[derive(Default)]
 pub(super) struct RefreshedCredentials {
     answer: Mutex<Option<Answer>>,
-    /// Held by whoever asks.
+    /// Held by the thread that sends the request.
     asking: Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Answer {
     outcome: Result<TemporaryCredentials, IdentityError>,
-    /// When the service was asked. A clock that was put back makes the answer an old one.
+    /// When the request was sent. If the clock was set back since, the answer counts as old.
     asked: SystemTime,
     ask_again: SystemTime,
 }
 
 impl Answer {
-    /// Whether it serves without asking again.
+    /// Whether the answer can be used without a new request.
     fn is_fresh(&self, now: SystemTime) -> bool {
         (self.asked..self.ask_again).contains(&now)
     }
 
-    /// Its credentials, if they have not expired.
+    /// The credentials, if they have not expired.
     fn valid(&self, now: SystemTime) -> Option<&TemporaryCredentials> {
         self.outcome.as_ref().ok().filter(|found| now < found.expires)
     }
@@ -63,7 +63,7 @@ impl RefreshedCredentials {
             (Some(before), None) => return Ok(before.credentials.clone()),
             (None, None) => self.asking.lock(),
         };
-        // Another thread may have asked meanwhile.
+        // Another thread may have refreshed them meanwhile.
         if let Some(answer) = fresh() {
             return answer.credentials();
         }

@@ -5,7 +5,8 @@ use super::{Credentials, CredentialsError};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// A profile (`AWS_PROFILE`, or `default`) of the shared file (`AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`).
+/// A profile (`AWS_PROFILE`, or `default`) of the shared file (`AWS_SHARED_CREDENTIALS_FILE`, or
+/// `~/.aws/credentials`).
 pub(super) struct SharedFile {
     file: PathBuf,
     pub(super) profile: String,
@@ -26,7 +27,7 @@ impl SharedFile {
         self.file.display().to_string()
     }
 
-    /// The profile's credentials; `None`: there is no file, or it does not have them.
+    /// The profile's credentials; `None` if there is no file, or it does not have them.
     pub(super) fn read(&self) -> Result<Option<Credentials>, CredentialsError> {
         match std::fs::read_to_string(&self.file) {
             Ok(text) => Ok(of_profile(&Zeroizing::new(text), &self.profile, &self.shown())),
@@ -36,7 +37,7 @@ impl SharedFile {
     }
 }
 
-/// What a profile of the shared file says.
+/// The credentials of a profile in the text of a shared file.
 fn of_profile(text: &str, profile: &str, file: &str) -> Option<Credentials> {
     let (mut inside, mut key_id, mut secret, mut token) = (false, None, None, None);
     for line in text.lines().map(str::trim) {
@@ -64,7 +65,7 @@ fn of_profile(text: &str, profile: &str, file: &str) -> Option<Credentials> {
 mod tests {
     use super::*;
 
-    /// Proves: the profile asked for counts, and no other; half a pair is none; nothing secret is shown.
+    /// Proves: only the requested profile is used; half a pair counts as none; and no secret is printed.
     #[test]
     fn profiles_are_read() {
         let text = "# mine\n[default]\naws_access_key_id = A\naws_secret_access_key=hidden\n\n[team]\n\

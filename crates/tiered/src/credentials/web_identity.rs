@@ -1,5 +1,6 @@
-//! A role for whom an identity provider vouches, by a token in a file (EKS, GitHub, GitLab, ...): the token is exchanged at
-//! the Security Token Service (STS) for credentials of the role. The file is read each time, as its owner renews it.
+//! A role by a web identity (EKS, GitHub, GitLab, ...). An identity provider issues a token in a file; the
+//! Security Token Service (STS) exchanges it for credentials of the role. The file is read each time, because
+//! its owner renews it.
 
 use super::Credentials;
 use super::identity::{
@@ -11,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::http::Request;
 use zeroize::Zeroizing;
 
-/// How long one answer may take.
+/// How long one reply may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct WebIdentity {
@@ -45,7 +46,7 @@ pub(super) fn of(set: Environment<'_>) -> Result<Box<dyn Identity>, IdentityErro
     Ok(Box::new(WebIdentity { token_file, role, session: set("AWS_ROLE_SESSION_NAME"), endpoint }))
 }
 
-/// What STS answers, by the name of the outermost element.
+/// A reply of STS, by the name of its outermost element.
 #[derive(Deserialize)]
 enum StsDocument {
     AssumeRoleWithWebIdentityResponse(Response),
@@ -126,7 +127,7 @@ impl Identity for WebIdentity {
                 temporary(credentials, &expiration, now)
             }
             (_, Ok(StsDocument::ErrorResponse(ErrorResponse { error }))) => Err(match error.code.as_str() {
-                // It could not ask the identity provider.
+                // STS could not reach the identity provider.
                 "IDPCommunicationError" => {
                     IdentityError::Unavailable(format!("{endpoint} says {}", printable(&error.code)))
                 }

@@ -1,5 +1,6 @@
-//! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, uploads in parts, signatures
-//! checked, listings in pages, reading by anybody where that is allowed. It can be away for a while and come back at the same address.
+//! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, uploads in
+//! parts, checked signatures, listings in pages, and reading by anybody where that is allowed. The server can
+//! stop for a while and come back at the same address.
 
 use super::Simulated;
 use crate::bucket::{Bucket, BucketError};
@@ -14,15 +15,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
 
-/// The access key that is served.
+/// The access key that the server accepts.
 pub const KEY_ID: &str = "holdfast";
-/// Its secret.
+/// The secret of the access key.
 pub const SECRET: &str = "holdfastsecret";
 /// The region that requests must be signed for.
 pub const REGION: &str = "us-east-1";
 /// Headers that are stored with an object.
 const KEPT: [&str; 2] = ["cache-control", "content-type"];
-/// Names in one page of a listing.
+/// How many names one page of a listing has.
 const PAGE: usize = 100;
 
 /// A server of one bucket.
@@ -33,15 +34,15 @@ pub struct Server {
 }
 
 struct Shared {
-    /// Objects by key, prefixes and all.
+    /// Objects by key, which includes the prefix.
     objects: Simulated,
     bucket: String,
     is_ending: AtomicBool,
-    /// Seconds by which its clock is ahead.
+    /// How many seconds the server's clock is ahead.
     ahead_s: AtomicU64,
-    /// Pause before each answer, in milliseconds.
+    /// Pause before each reply, in milliseconds.
     pause_ms: AtomicU64,
-    /// What keys begin with that anybody may read, but not list.
+    /// Objects whose keys begin so can be read by anybody, but not listed.
     public: Mutex<Option<String>>,
     uploads: Mutex<Uploads>,
 }
@@ -51,7 +52,7 @@ struct Shared {
 struct Uploads {
     begun: u64,
     open: BTreeMap<String, Upload>,
-    /// Parts that fail before one succeeds.
+    /// How many parts will still fail.
     failing: u64,
     are_unknown: bool,
     copies_are_unknown: bool,
@@ -66,7 +67,7 @@ impl Uploads {
     }
 }
 
-/// One: its key, and its parts.
+/// One upload: its key, and its parts.
 #[derive(Default)]
 struct Upload {
     key: String,
@@ -114,22 +115,23 @@ impl Server {
         Ok(Server { shared, address, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address where the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Puts its clock ahead.
+    /// Sets the clock ahead.
     pub fn set_ahead(&self, seconds: u64) {
         self.shared.ahead_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// Lets anybody read objects whose keys begin so, as the usual policy does: what is not there is "forbidden".
+    /// Lets anybody read objects whose keys begin so, as usual policies do: a request for an absent one is
+    /// "forbidden".
     pub fn set_public(&self, prefix: &str) {
         *self.shared.public.lock() = Some(prefix.to_owned());
     }
 
-    /// The next so many parts of uploads fail.
+    /// Lets this number of parts of uploads fail.
     pub fn fail_parts(&self, count: u64) {
         self.shared.uploads.lock().failing = count;
     }
@@ -139,30 +141,30 @@ impl Server {
         self.shared.uploads.lock().begin(key);
     }
 
-    /// Knows no uploads in parts, like some stores.
+    /// From now on uploads in parts are not supported, as with some stores.
     pub fn forget_parts(&self) {
         self.shared.uploads.lock().are_unknown = true;
     }
 
-    /// Knows no parts that are copied, like some stores.
+    /// From now on copied parts are not supported, as with some stores.
     pub fn forget_copies(&self) {
         self.shared.uploads.lock().copies_are_unknown = true;
     }
 
-    /// Uploads that were begun, and those that were neither completed nor given up.
+    /// The number of uploads that were begun, and of those that were neither completed nor given up.
     pub fn uploads(&self) -> (u64, usize) {
         let uploads = self.shared.uploads.lock();
         (uploads.begun, uploads.open.len())
     }
 
-    /// Waits before each answer.
+    /// Sets a pause before each reply.
     pub fn set_pause(&self, pause: Duration) {
         self.shared.pause_ms.store(pause.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
 impl Drop for Server {
-    /// Connections end with the next request; the server does not listen any more.
+    /// Stops listening, and ends each connection at its next request.
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::Release);
         let _ = TcpStream::connect(self.address);
@@ -250,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// A request without a signature may read public objects, and does not learn which objects do not exist.
+    /// A request without a signature may read public objects, but does not learn which objects do not exist.
     fn check_stranger(&self, request: &Request, key: &str) -> Result<(), HttpReply> {
         let is_public =
             self.public.lock().as_ref().is_some_and(|prefix| !key.is_empty() && key.starts_with(prefix));
@@ -375,7 +377,7 @@ impl Shared {
                 }
                 list.push_str("</CompleteMultipartUpload>");
                 if request.body != list.as_bytes() {
-                    // As stores do that began to answer before they were done.
+                    // Stores do this when they have begun to reply before they were done.
                     let (_, headers, body) = refusal(200, "InvalidPart");
                     return Ok((200, headers, body));
                 }

@@ -1,5 +1,5 @@
-//! A bucket in memory, for tests: with requests that fail, are carried out though they fail, or late, with listings
-//! that lag, and objects that are altered. [`http`] serves it over the S3 protocol.
+//! A bucket in memory, for tests. Its requests can fail, with or without being carried out, or be carried out
+//! late; its listings can lag, and its objects can be altered. [`http`] serves it over the S3 protocol.
 
 pub mod http;
 
@@ -12,13 +12,13 @@ use std::sync::Arc;
 /// How a request is delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
-    /// It is carried out and answered.
+    /// The request is carried out, and gets its reply.
     Good,
-    /// It never arrives.
+    /// The request never arrives.
     Lost,
-    /// It is carried out, and its answer is lost.
+    /// The request is carried out, and its reply is lost.
     Unanswered,
-    /// It is carried out at the next [`Simulated::settle`], and fails at once.
+    /// The request fails at once, but is carried out at the next [`Simulated::settle`].
     Late,
 }
 
@@ -33,7 +33,7 @@ type Change = (String, Option<Arc<Vec<u8>>>);
 struct State {
     objects: BTreeMap<String, Arc<Vec<u8>>>,
     headers: BTreeMap<String, Headers>,
-    /// Objects that are not in listings yet.
+    /// Objects that listings do not show yet.
     unlisted: BTreeSet<String>,
     lags: bool,
     late: Vec<Change>,
@@ -57,29 +57,29 @@ impl Simulated {
         self.0.lock().deliveries = Some(Box::new(deliveries));
     }
 
-    /// All requests are good again.
+    /// From now on every request is delivered well.
     pub fn without_fates(&self) {
         self.0.lock().deliveries = None;
     }
 
-    /// From now on it copies nothing, like some stores.
+    /// From now on the bucket copies nothing, as some stores do.
     pub fn forget_copies(&self) {
         self.0.lock().copies_nothing = true;
     }
 
-    /// Whether listings lack what was written since.
+    /// Sets whether listings omit objects that are written from now on. All earlier objects become visible.
     pub fn set_lagging(&self, lags: bool) {
         let mut state = self.0.lock();
         state.lags = lags;
         state.unlisted.clear();
     }
 
-    /// From now on listings lack what is written.
+    /// From now on listings omit objects that are written.
     pub fn begin_lagging(&self) {
         self.0.lock().lags = true;
     }
 
-    /// Carries out what is late, in the order it was sent.
+    /// Carries out the late requests, in the order in which they were sent.
     pub fn settle(&self) {
         let mut state = self.0.lock();
         for (name, bytes) in std::mem::take(&mut state.late) {
@@ -106,12 +106,12 @@ impl Simulated {
         self.0.lock().headers.insert(name.to_owned(), headers);
     }
 
-    /// Changes the bucket behind everybody's back; `None` removes the object.
+    /// Changes an object without a request; `None` removes it.
     pub fn alter(&self, name: &str, bytes: Option<Vec<u8>>) {
         self.0.lock().apply(name.to_owned(), bytes.map(Arc::new));
     }
 
-    /// A copy of the bucket as it is, with nothing that is late.
+    /// A copy of the bucket as it is, without the late requests.
     pub fn snapshot(&self) -> Simulated {
         let objects = self.0.lock().objects.clone();
         Simulated(Arc::new(Mutex::new(State { objects, ..State::default() })))
@@ -121,7 +121,7 @@ impl Simulated {
         BucketError::Away { bucket: "simulated".to_owned(), why: why.to_owned() }
     }
 
-    /// Carries a request out as its fate wills.
+    /// Carries out a request, as far as its delivery allows.
     fn carry_out<T>(
         &self,
         kind: RequestKind,

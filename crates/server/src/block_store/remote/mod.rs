@@ -1,7 +1,8 @@
-//! Blocks at block servers on other machines: in one store, or in several, the shards, which several block servers of one
-//! bucket have between them. Each file system is in one shard.
+//! Blocks at block servers on other machines, in one store or in several. Several stores are called shards;
+//! the block servers of one bucket divide them among themselves. Each file system is in one shard.
 //!
-//! Invariant: how many shards there are is remembered, and does not change; each is remembered like a store of its own.
+//! Invariant: the number of shards is remembered, and does not change. Each shard is remembered like a store
+//! of its own.
 
 mod store;
 
@@ -21,32 +22,32 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::RemoteStore;
 
-/// Directory of what is remembered of shards, below the data directory.
+/// The directory, below the data directory, with the notes about shards.
 pub(crate) const SHARDS: &str = "block-shards";
 /// Most damaged records in a report.
 const BAD_MAX: usize = 10_000;
 
 /// The settings for connecting to a block server.
 pub struct RemoteBlocksSettings<'a> {
-    /// Where they are; `None`: where they were last time.
+    /// The address of the block servers; `None`: the remembered one.
     pub address: Option<BlocksAddress>,
-    /// The data directory, where the store is remembered.
+    /// The data directory, with the notes about the stores.
     pub data: &'a Path,
-    /// The consistency server's key, by which the block servers know it.
+    /// The consistency server's key, by which the block servers recognise it.
     pub key: SigningKey,
-    /// The operator accepts the store as it is, whatever was remembered.
+    /// Whether the operator accepts the store as it is, whatever was remembered.
     pub anew: bool,
 }
 
 /// Block stores on other machines.
 pub struct RemoteBlocks {
     address: String,
-    /// All shards; the only store, where there are none.
+    /// One store for each shard, or the only store.
     stores: Vec<RemoteStore>,
 }
 
 impl RemoteBlocks {
-    /// Connects to the block servers. `None`: neither the settings nor the data directory name any.
+    /// Connects to the block servers. Returns `None` if neither the settings nor the data directory name any.
     ///
     /// # Errors
     /// [`BlocksOpenError`]
@@ -59,7 +60,7 @@ impl RemoteBlocks {
         let first = RemoteStore::connect(note, key.clone(), None)?;
         let named = first.address().to_owned();
         let shards = first.shards()?;
-        // Nothing is known of one that was never reached.
+        // If the block servers were never reached, nothing is remembered to compare with.
         if known.0 != shards && (known.0.is_some() || known.1.is_some()) {
             return Err(BlocksOpenError::OtherShards { address: named, now: shards, before: known.0 });
         }
@@ -95,15 +96,15 @@ impl RemoteBlocks {
         &self.address
     }
 
-    /// The store that has a file system.
+    /// The store that contains a file system.
     fn of(&self, file_system: &Digest) -> &RemoteStore {
         let shard = Shard::of_file_system(file_system, self.stores.len() as u16);
         &self.stores[usize::from(shard.number)]
     }
 }
 
-/// The note about a store from a folder, and whether its address has changed. `None`: there is neither a note nor an
-/// address.
+/// The note about a store from a folder, and whether its address has changed. Returns `None` if there is
+/// neither a note nor an address.
 fn remembered(
     folder: &Path,
     address: Option<&BlocksAddress>,
@@ -129,7 +130,7 @@ fn remembered(
     Ok(Some((note, moved)))
 }
 
-/// Files in the data directory in which shards are remembered, by their paths there.
+/// The files with the notes about shards, relative to the data directory.
 pub(crate) fn files_of_shards(data: &Path) -> Vec<PathBuf> {
     let shards = Note::read(data).ok().flatten().and_then(|note| note.shards).unwrap_or(0);
     let files = |number: u16| super::FILES.map(|name| Path::new(SHARDS).join(number.to_string()).join(name));
@@ -137,7 +138,7 @@ pub(crate) fn files_of_shards(data: &Path) -> Vec<PathBuf> {
 }
 
 impl RemoteStore {
-    /// Finds out whether it is the store that is remembered, and writes down what is new.
+    /// Checks that this is the store in the note, and writes the note if it is new.
     fn begin(self, is_new: bool, folder: &Path) -> Result<RemoteStore, BlocksOpenError> {
         self.greet()?;
         if is_new {
@@ -279,7 +280,7 @@ impl BlockStore for RemoteBlocks {
     }
 
     fn status(&self) -> Option<BlockStoreStatus> {
-        // Beside each other: each that is away takes its time.
+        // The stores are asked at the same time, because each one that cannot be reached takes a while.
         let each: Vec<BlockStoreStatus> = std::thread::scope(|scope| {
             let asked: Vec<_> =
                 self.stores.iter().map(|store| scope.spawn(|| BlockStore::status(store))).collect();
@@ -307,7 +308,7 @@ fn sum_of_figures(each: Vec<BlockFigures>) -> BlockFigures {
         block_bytes: one.block_bytes + other.block_bytes,
         deleted_bytes: one.deleted_bytes + other.deleted_bytes,
         log_bytes: one.log_bytes + other.log_bytes,
-        // Several may be on one medium.
+        // Several stores may be on one medium.
         free_bytes: one.free_bytes.into_iter().chain(other.free_bytes).min(),
         damaged_blocks: one.damaged_blocks + other.damaged_blocks,
     };

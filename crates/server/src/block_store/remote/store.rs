@@ -1,12 +1,13 @@
 //! One store at a block server on another machine.
 //!
 //! Invariants:
-//! - a call that changes something returns when it is durable there;
-//! - what comes back is believed only if it is what its address says;
-//! - the store there must be the one of last time, and must have all that it has acknowledged: each request says which
-//!   and how much. If it is another, or an older copy, that is noted durably, and nothing is collected there until the
-//!   operator has accepted it: marking walks over what is missing, and blocks below it would look unused. Reading and
-//!   storing go on, as the store itself says what it has.
+//! - A call that changes something returns when the change is durable there.
+//! - A received block is accepted only if it matches its address.
+//! - The store there must be the remembered one, and must have everything that it has acknowledged: each
+//!   request names the store and the position. If the store is another one, or an older copy, that is noted
+//!   durably, and nothing is collected there until the operator has accepted it. Otherwise marking would stop
+//!   at missing blocks, and blocks below them would look unused. Reading and storing go on, because the store
+//!   itself says what it has.
 
 use crate::block_store::interface::{
     BlockStore, BlockStoreError, BlockStoreStatus, ScrubSummary, stored_bytes,
@@ -28,23 +29,23 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a call usually waits for a block server that is away.
+/// How long a call usually waits for a block server that cannot be reached.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long once it has been away for that long.
+/// How long a call waits after the block server could not be reached for [`PATIENCE`].
 const PATIENCE_AWAY: Duration = Duration::from_secs(1);
 /// How long a collection or a scrub may take.
 const PATIENCE_LONG: Duration = Duration::from_secs(24 * 3600);
-/// How long one that begins waits for the connection.
+/// How long the first connection may take.
 const PATIENCE_FIRST: Duration = Duration::from_secs(30);
-/// A link on which nothing has moved for this long is given up.
+/// A connection is given up after so long without any received bytes.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
-/// Bytes of blocks in one message.
+/// Most bytes of blocks in one message.
 const STORE_BYTES: usize = 4 << 20;
-/// Bytes of blocks in one answer.
+/// Most bytes of blocks in one reply.
 const LOAD_BYTES: usize = MESSAGE_BYTES_MAX - (2 << 20);
 /// Most blocks in one request.
 const BATCH: usize = 64;
-/// How often a request is made again to a store that turned out to be another one.
+/// How often a request is repeated when the store turns out to be another one.
 const SURPRISES_MAX: u32 = 3;
 
 /// A store on another machine.
@@ -52,15 +53,15 @@ pub(super) struct RemoteStore {
     connection: Connection,
     address: String,
     note: Mutex<Note>,
-    /// How long a call waits for it.
+    /// How long a call waits for the block server.
     pub(super) patience: Duration,
-    /// Since when it is not reached.
+    /// Since when the block server cannot be reached; `None` if it can.
     away: Mutex<Option<Instant>>,
 }
 
 impl RemoteStore {
-    /// Connects to the block server that has a shard of the blocks. `None` stands for an undivided store, or for any
-    /// block server of a group, to learn the number of shards.
+    /// Connects to the block server that has a shard of the blocks. `None` stands for an undivided store, or
+    /// for any block server of a group, to learn the number of shards.
     ///
     /// # Errors
     /// [`BlocksOpenError`]
@@ -99,10 +100,10 @@ impl RemoteStore {
         Ok(RemoteStore { connection, address, note, patience: PATIENCE, away })
     }
 
-    /// In how many shards the blocks there are; `None`: in one piece.
+    /// In how many shards the blocks there are; `None` if they are in one piece.
     ///
     /// # Errors
-    /// It is away, or failed.
+    /// The block server cannot be reached, or failed.
     pub(super) fn shards(&self) -> Result<Option<u16>, BlockStoreError> {
         let (store, file_system) = (None, Digest::ZERO);
         let reply = self.exchange(BlockRequest { store, known: 0, file_system, call: BlockCall::Greet })?;
@@ -113,23 +114,23 @@ impl RemoteStore {
         }
     }
 
-    /// Whether it is the store that is remembered; if not, that is noted.
+    /// Checks whether the store is the remembered one. If it is not, that is noted.
     ///
     /// # Errors
-    /// It is away, or failed.
+    /// The block server cannot be reached, or failed.
     pub(super) fn greet(&self) -> Result<(), BlockStoreError> {
         self.call(Digest::ZERO, BlockCall::Greet).map(drop)
     }
 
-    /// Writes down what is known of it.
+    /// Writes the note about the store.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's error.
     pub(super) fn write_note(&self) -> std::io::Result<()> {
         self.note.lock().write()
     }
 
-    /// What was known of it, which is used no more.
+    /// The note about the store; the connection is closed.
     pub(super) fn into_note(self) -> Note {
         self.note.into_inner()
     }
@@ -171,7 +172,7 @@ impl RemoteStore {
         }
     }
 
-    /// Remembers up to where the store is durable, before anybody hears of it.
+    /// Notes up to which position the store is durable, before the caller gets the reply.
     fn check_reply(&self, reply: &BlockReply) -> Result<(), BlockStoreError> {
         let mut note = self.note.lock();
         let unnoted =
@@ -180,14 +181,14 @@ impl RemoteStore {
             note.store = Some(reply.store);
             note.write().map_err(unnoted)?;
         }
-        // An answer that was under way while the store was replaced says nothing of the present one.
+        // A reply that was under way while the store was replaced says nothing about the present one.
         if note.store == Some(reply.store) && reply.position > note.position {
             note.put_position(reply.position).map_err(unnoted)?;
         }
         Ok(())
     }
 
-    /// Notes that the store is not what it was, and goes on with the one that is there.
+    /// Notes that the store is not the remembered one, and goes on with the one that is there.
     fn doubt(
         &self,
         doubt: String,
@@ -196,7 +197,7 @@ impl RemoteStore {
     ) -> Result<(), BlockStoreError> {
         let mut note = self.note.lock();
         if (note.store, note.position) != believed {
-            // Somebody else has noticed.
+            // Another call has noted it meanwhile.
             return Ok(());
         }
         let error = BlockStoreError::Doubtful { doubt: doubt.clone() };
@@ -240,7 +241,7 @@ impl RemoteStore {
     }
 
     fn away(&self, error: &RpcError) -> BlockStoreError {
-        // A deadline says less than why the connection is not there.
+        // The last connection error is a better explanation than an expired deadline.
         let last = self.connection.last_error().filter(|_| matches!(error, RpcError::Deadline { .. }));
         let why = match last.as_ref().unwrap_or(error) {
             RpcError::Server(ServerError::Elsewhere(_)) => NOBODY.to_owned(),
@@ -250,7 +251,7 @@ impl RemoteStore {
         let mut away = self.away.lock();
         if away.is_none() {
             tracing::error!("{error}");
-            // The call has waited already.
+            // The call that failed has waited already, so the next one waits only briefly.
             *away = Instant::now().checked_sub(self.patience).or_else(|| Some(Instant::now()));
         }
         error
@@ -277,7 +278,7 @@ impl RemoteStore {
         }
     }
 
-    /// Its figures, and its bucket's if it has one.
+    /// The store's figures, and those of its bucket if it has one.
     fn look(&self) -> Result<(BlockFigures, Option<BucketStatus>), BlockStoreError> {
         match self.call(Digest::ZERO, BlockCall::Figures)? {
             BlockResult::Figures(figures) => Ok((figures, None)),
@@ -290,7 +291,7 @@ impl RemoteStore {
         Err(self.failed("it answered something else"))
     }
 
-    /// Checks a block that was received against its address; another one counts as damaged.
+    /// Checks a received block against its address. A block with other content counts as damaged.
     fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
         let way_out = "`holdfast server scrub` lists all that is damaged there; a device that still has the block gives it \
                        back when it stores it again, or restore that machine's backup";
@@ -501,7 +502,7 @@ impl BlockStore for RemoteStore {
 
     fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
         match self.call(file_system, BlockCall::List { after })? {
-            // One that begins anew would never end.
+            // A list that began again before `after` would make the caller loop for ever.
             BlockResult::Listed(listed) if listed.iter().all(|one| one.place > after) => Ok(listed),
             _ => self.unexpected(),
         }
@@ -532,7 +533,7 @@ impl BlockStore for RemoteStore {
         short: &BTreeSet<DeviceId>,
         now_ns: i64,
     ) -> Result<CollectReport, BlockStoreError> {
-        // Is it still the store it was?
+        // This call fails or adds a doubt if the store is not the remembered one.
         self.call(file_system, BlockCall::Greet)?;
         if let Some(doubt) = self.note.lock().doubt.clone() {
             return Err(BlockStoreError::Doubtful { doubt });

@@ -1,7 +1,7 @@
-//! The few files of a file system (nodes of its log tree, past states) in etcd, where a standby finds them.
+//! The files of a file system (nodes of its log tree, past states) in etcd, where a standby finds them.
 //!
-//! A file is chunks of 64 KiB under a number of its own, and a name that says which number. What is written stays in memory
-//! until it is synced; creations, removals and renames are durable at once.
+//! A file consists of chunks of 64 KiB under a number of its own; a key for its name has that number. Written
+//! bytes stay in memory until the file is synced. Creations, removals and renames are durable at once.
 
 use super::namespace::random;
 use super::shard::Inner;
@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Chunks put in one transaction.
+/// How many chunks are put in one transaction.
 const CHUNKS_AT_ONCE: usize = 8;
 /// Most chunks of a file held in memory.
 const CHUNKS_KEPT: usize = 256;
@@ -23,7 +23,7 @@ impl From<OrderError> for io::Error {
     fn from(error: OrderError) -> Self {
         match error {
             OrderError::Full(why) => io::Error::new(io::ErrorKind::StorageFull, why),
-            // It says nothing of the files.
+            // The error says nothing about the files: they may be intact.
             error @ (OrderError::Away(_) | OrderError::Lost) => {
                 io::Error::new(io::ErrorKind::NotConnected, error.to_string())
             }
@@ -138,7 +138,7 @@ struct Contents {
     length: u64,
     /// The chunks in memory.
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Those that etcd does not have like that.
+    /// Chunks that have changed since they were last written to etcd.
     unsynced: BTreeSet<u64>,
 }
 
@@ -194,7 +194,7 @@ impl StorageFile for File {
             let count = (wanted - done).min(CHUNK_BYTES as usize - within);
             self.load(&mut contents, place)?;
             let chunk = contents.chunks.entry(place).or_default();
-            // Bytes that were skipped by a write further on are zeroes.
+            // Bytes that a later write skipped are zeroes.
             let there = chunk.get(within..).unwrap_or_default();
             let there = &there[..there.len().min(count)];
             buffer[done..done + there.len()].copy_from_slice(there);

@@ -1,12 +1,13 @@
-//! What counts of an order in etcd, and how records and checkpoints are cut to the size of etcd's values.
+//! The head of an order in etcd, and how records and checkpoints are divided into parts that fit etcd's
+//! values.
 //!
 //! ```text
-//! head   format u8 = 1, last number u64, number of the checkpoint u64 (0: none), 16 random bytes     (borsh)
-//! part   16 bytes of digest of the rest, place u32, count u32, bytes                                 (little-endian)
+//! head   format u8 = 1, last number u64, number of the checkpoint u64 (0: none), 16 random bytes  (borsh)
+//! part   16 bytes of digest of the rest, place u32, count u32, bytes                      (little-endian)
 //! ```
 //!
-//! Records and checkpoints are numbered in one row. A number beyond the head's last was never acknowledged: what is there
-//! is of a server that was cut off, and is overwritten.
+//! Records and checkpoints share one sequence of numbers. A number beyond the head's last was never
+//! acknowledged: it was left by a server that was interrupted, and is overwritten.
 
 use crate::order::OrderError;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -15,7 +16,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, decode};
 const FORMAT: u8 = 1;
 /// Most bytes in one value of etcd.
 pub(super) const PART_BYTES: usize = 256 << 10;
-/// Bytes put in one transaction. etcd takes 1.5 MiB.
+/// Most bytes put in one transaction. etcd accepts 1.5 MiB.
 pub(super) const TRANSACTION_BYTES: usize = 768 << 10;
 const DIGEST_BYTES: usize = 16;
 const PART_HEAD_BYTES: usize = DIGEST_BYTES + 8;
@@ -24,11 +25,11 @@ const PART_HEAD_BYTES: usize = DIGEST_BYTES + 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(super) struct Head {
     pub(super) format: u8,
-    /// Number of what was committed last.
+    /// Number of the last committed record or checkpoint.
     pub(super) last: u64,
-    /// Number of the checkpoint; 0: there is none.
+    /// Number of the last checkpoint; 0 if there is none.
     pub(super) checkpoint: u64,
-    /// Different at each change, so that a server knows its own.
+    /// Random bytes that differ with each change, so that a server recognises its own.
     pub(super) token: [u8; 16],
 }
 
@@ -52,21 +53,21 @@ fn digest(bytes: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes)
 }
 
-/// Why a value cannot be put together from its parts.
+/// Why a value cannot be joined from its parts.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PartsError {
-    /// The bytes of a part are not those of its digest.
+    /// The bytes of a part do not match their digest.
     #[error("it is damaged")]
     Damaged,
     /// A part with this number is not there.
     #[error("part {0} is missing")]
     Missing(u32),
-    /// The last ones are not there.
+    /// The last parts are missing.
     #[error("it has {found} parts of {count}")]
     Few { found: u32, count: u32 },
 }
 
-/// Values that together are `bytes`.
+/// Divides `bytes` into values that etcd accepts.
 pub(super) fn parts(bytes: &[u8]) -> Vec<Vec<u8>> {
     let chunks: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(PART_BYTES).collect() };
     let count = chunks.len() as u32;
@@ -81,8 +82,8 @@ pub(super) fn parts(bytes: &[u8]) -> Vec<Vec<u8>> {
     chunks.iter().enumerate().map(part).collect()
 }
 
-/// Joins parts, given in order of their numbers. Parts beyond the count are left over from an earlier write and
-/// ignored.
+/// Joins parts that are given in order of their numbers. Parts beyond the count were left by an earlier
+/// write, and are ignored.
 pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, PartsError> {
     let (mut bytes, mut place, mut count) = (Vec::new(), 0, 0);
     for value in values {
@@ -109,7 +110,7 @@ pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<V
 mod tests {
     use super::*;
 
-    /// Proves: the head is laid out as in every etcd there is, and another format is told from damage.
+    /// Proves: the head is encoded as in existing etcds, and another format is distinguished from damage.
     #[test]
     fn stored_formats_are_held() {
         let head = Head { last: 2, checkpoint: 1, token: [9; 16], ..Head::new() };
@@ -121,7 +122,8 @@ mod tests {
         assert!(Head::read(&bytes[..20]).unwrap_err().to_string().contains("damaged"));
     }
 
-    /// Proves: whatever is cut is put together again; damage, gaps and ends that are missing are noticed; leftovers are not.
+    /// Proves: divided bytes are joined again; damage, gaps and missing ends are noticed; leftovers are
+    /// ignored.
     #[test]
     fn parts_are_joined() {
         for length in [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {

@@ -6,7 +6,8 @@ use holdfast_etcd::{EtcdError, Kv, LeaseId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The percentage of a term that is not relied on, as clocks of two machines run at slightly different rates.
+/// This percentage of a term is not relied on, because the clocks of two machines run at slightly different
+/// rates.
 const MARGIN_PERCENT: u64 = 10;
 
 /// A lease in etcd that this process renews.
@@ -14,7 +15,7 @@ pub(crate) struct Lease {
     id: LeaseId,
     /// Until when the lease certainly lasts, in milliseconds of the monotonic clock.
     until_ms: AtomicU64,
-    /// The lease has certainly ended.
+    /// Whether the lease has certainly ended.
     is_over: AtomicBool,
 }
 
@@ -29,9 +30,9 @@ impl Lease {
         self.id
     }
 
-    /// Keeps it alive; whether it still is.
+    /// Renews the lease. Returns false if it has ended.
     pub(crate) fn keep_alive(&self, kv: &dyn Kv) -> Result<bool, EtcdError> {
-        // The term begins when etcd hears of it, so counting from now on is never too long.
+        // The term begins when etcd receives the request, which is not before now.
         let requested_ms = now_ms();
         if self.is_over.load(Ordering::Acquire) {
             return Ok(false);
@@ -48,7 +49,7 @@ impl Lease {
         }
     }
 
-    /// Relies on it no more.
+    /// Stops relying on the lease.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }

@@ -1,28 +1,30 @@
-//! Orders in etcd, where several servers share them: one is the active server of a file system, the others are
-//! standbys.
+//! Orders in etcd, where several servers share them: one is the active server of a file system, the others
+//! are standbys.
 //!
 //! ```text
 //! PREFIX/server/INSTANCE          address of a server that runs; ends with its lease
 //! PREFIX/active/FSID              "ADDRESS INSTANCE" of the active server; ends with its lease
-//! PREFIX/wanted/FSID              address of the server that is to have it, by an operator's word
-//! PREFIX/moved                    where all file systems went; none is active here from then on
-//! PREFIX/head/FSID                what counts: last record, last checkpoint (`Head`)
+//! PREFIX/wanted/FSID              address of the server that an operator wants to be active
+//! PREFIX/moved                    where all file systems were moved to; no server becomes active here from
+//! then on
+//! PREFIX/head/FSID                the last record and the last checkpoint (`Head`)
 //! PREFIX/record/FSID/NUMBER/PART  records that were committed together (`parts`)
 //! PREFIX/checkpoint/FSID/NUMBER/PART
-//! PREFIX/name/FSID/NAME           which file has this name
+//! PREFIX/name/FSID/NAME           the number of the file that has this name
 //! PREFIX/file/FSID/FILE/CHUNK     64 KiB of a file
-//! PREFIX/note/FSID/NAME           who may hold leases, whether locks were held
+//! PREFIX/note/FSID/NAME           which sessions may hold leases, whether locks may be held
 //! ```
 //!
 //! Invariants:
-//! - the revision at which `active` was created is the fencing epoch: no two servers ever had the same;
-//! - every change below a file system is one transaction that compares the epoch of `active` and the revision of `head`,
-//!   and puts `head`. So all changes of a file system follow each other, those of a server that was replaced are refused
-//!   by etcd, and a request that arrives twice, or late, does nothing the second time;
-//! - what was asked of etcd without an answer is asked again until it is known what became of it, or given up together
-//!   with all that is in memory;
-//! - an answer that tells something of the order leaves only while the lease is known to last, by this machine's clock
-//!   from the moment at which its renewal was sent: a clock that is wrong does not matter, one that stands still does.
+//! - The revision at which `active` was created is the fencing epoch: no two servers ever have the same.
+//! - Every change of a file system is one transaction that compares the epoch of `active` and the revision of
+//!   `head`, and writes `head`. So all changes of a file system form a chain, etcd refuses those of a server
+//!   that was replaced, and a request that arrives twice, or late, has no effect the second time.
+//! - A change that etcd did not answer is requested again until its outcome is certain. Otherwise it is given
+//!   up, together with the whole state in memory.
+//! - A reply that depends on the order leaves only while the lease certainly lasts, measured by this
+//!   machine's clock from the moment at which its renewal was sent. A clock that shows the wrong time does no
+//!   harm; one that stands still does.
 
 mod files;
 mod head;
@@ -57,43 +59,43 @@ pub struct OrderStatus {
     pub reached: bool,
     /// Addresses of the servers that run.
     pub servers: Vec<String>,
-    /// File systems, and the address of the server that each is served by; empty while none is.
+    /// All file systems, each with the address of its active server; empty if it has none.
     pub active: Vec<(Digest, String)>,
 }
 
-/// The file systems and servers in etcd, as of the last look.
+/// The file systems and servers in etcd, as last read.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ClusterState {
     /// All file systems.
     pub(crate) file_systems: BTreeSet<Digest>,
-    /// Addresses of active servers, and which instance of a server that is.
+    /// The address and the instance of the active server of each file system.
     pub(crate) active: BTreeMap<Digest, (String, String)>,
-    /// Addresses of servers that are to have file systems.
+    /// The address of the server that an operator wants to be active, for file systems that have such a wish.
     pub(crate) wanted: BTreeMap<Digest, String>,
     /// Addresses of servers that run.
     pub(crate) servers: BTreeSet<String>,
 }
 
-/// This server among those under one prefix.
+/// This server as one of those under one prefix.
 pub(crate) struct Cluster {
     space: Arc<Namespace>,
     address: String,
     instance: String,
     lease: Mutex<Arc<Lease>>,
     state: Mutex<ClusterState>,
-    /// What this server is the active one of.
+    /// The orders of the file systems that this server is the active one of.
     pub(crate) held: Mutex<BTreeMap<Digest, Shard>>,
-    /// What has been found to be put back from a backup since the start.
+    /// File systems for which it was noted since the start that they were restored from a backup.
     pub(crate) restored: Mutex<BTreeSet<Digest>>,
     /// When etcd last answered.
     answered: Mutex<Option<Instant>>,
 }
 
 impl Cluster {
-    /// A server that clients reach at `address`; takes its lease.
+    /// Joins the servers under a prefix as one that clients reach at `address`, and takes a lease.
     ///
     /// # Errors
-    /// etcd's.
+    /// The error of etcd.
     pub(crate) fn join(kv: Box<dyn Kv>, prefix: &str, address: String) -> Result<Cluster, EtcdError> {
         let space = Arc::new(Namespace::new(kv, prefix));
         let instance = hex(&random().map_err(EtcdError::Refused)?);
@@ -139,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// For how long etcd has not answered.
+    /// How long ago etcd last answered.
     pub(crate) fn silence(&self) -> Duration {
         self.answered.lock().map_or(Duration::MAX, |answered| answered.elapsed())
     }
@@ -151,7 +153,8 @@ impl Cluster {
         self.space.kv.transact(&Transaction { steps: vec![put], ..Transaction::default() }).map(drop)
     }
 
-    /// Keeps the lease alive, or takes a new one where it has ended: then this server is nowhere active any more.
+    /// Renews the lease. If it has ended, takes a new one; this server is then not the active one of any file
+    /// system.
     pub(crate) fn keep_alive(&self) -> Result<(), EtcdError> {
         let lease = self.lease.lock().clone();
         if lease.keep_alive(&*self.space.kv)? {
@@ -187,22 +190,23 @@ impl Cluster {
         Ok(state)
     }
 
-    /// Whether this very server is the active one in what was seen.
+    /// Whether this instance of the server is the active one, by a state that was read from etcd.
     pub(crate) fn is_ours(&self, state: &ClusterState, id: &Digest) -> bool {
         state.active.get(id).is_some_and(|(_, instance)| *instance == self.instance)
     }
 
-    /// Whether this server may become active for a file system without an active server: unless an operator wants it at
+    /// Whether this server may become the active one of a file system: no server is, and no operator wants
     /// another server that runs.
     pub(crate) fn may_take(&self, state: &ClusterState, id: &Digest) -> bool {
         let other = |address: &&String| **address != self.address && state.servers.contains(*address);
         !state.active.contains_key(id) && state.wanted.get(id).filter(other).is_none()
     }
 
-    /// Becomes the active server of a file system, unless another one is.
+    /// Becomes the active server of a file system. Returns `None` if another one is.
     ///
     /// # Errors
-    /// etcd's; [`OrderError::Damaged`]: this server is the active one now, and what there is of the order is not to be read.
+    /// The error of etcd. [`OrderError::Damaged`]: this server is the active one now, but the order cannot be
+    /// read.
     pub(crate) fn take(&self, id: Digest) -> Result<Option<Shard>, OrderError> {
         let (key, lease) = (self.space.of("active", &id), self.lease.lock().clone());
         let ours = format!("{} {}", self.address, self.instance).into_bytes();
@@ -215,11 +219,11 @@ impl Cluster {
             otherwise: vec![Step::Get(Get::one(key))],
         };
         let done = self.space.kv.transact(&transaction)?;
-        // Where the first answer was lost, this is the second try.
+        // If the reply to the first request was lost, this finds the key that the first request put.
         match done.found.first().and_then(|found| found.first()) {
             Some(pair) if pair.value == ours && pair.created == done.revision => {}
             Some(pair) if pair.value == ours => {
-                // From before; what was read under that epoch is not in memory any more.
+                // This epoch is an earlier one; what was read under it is not in memory any more.
                 self.give_up(id, pair.created)?;
                 return Ok(None);
             }
@@ -228,7 +232,7 @@ impl Cluster {
         Shard::open(self.space.clone(), id, done.revision, lease).map(Some)
     }
 
-    /// Ends being active under an epoch, if this server is.
+    /// Stops being the active server under an epoch, if this server is.
     pub(crate) fn give_up(&self, id: Digest, epoch: i64) -> Result<(), EtcdError> {
         let key = self.space.of("active", &id);
         let transaction = Transaction {
@@ -239,7 +243,7 @@ impl Cluster {
         self.space.kv.transact(&transaction).map(drop)
     }
 
-    /// Ends being active where this server does not serve what it is active of.
+    /// Stops being the active server of a file system that this server does not serve.
     pub(crate) fn disown(&self, id: Digest) -> Result<(), EtcdError> {
         let found = self.space.kv.get(&Get::one(self.space.of("active", &id)))?;
         match found.first().filter(|pair| pair.value.ends_with(self.instance.as_bytes())) {
@@ -248,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Notes which server is to have a file system; `None`: whichever is first.
+    /// Notes which server an operator wants to be active; `None`: any server.
     pub(crate) fn want(&self, id: Digest, address: Option<&str>) -> Result<(), EtcdError> {
         let key = self.space.of("wanted", &id);
         let step = match address {
@@ -258,13 +262,13 @@ impl Cluster {
         self.space.kv.transact(&Transaction { steps: vec![step], ..Transaction::default() }).map(drop)
     }
 
-    /// Where all file systems went, if they were moved from here.
+    /// Where all file systems were moved to, if they were.
     pub(crate) fn moved(&self) -> Result<Option<String>, EtcdError> {
         let found = self.space.kv.get(&Get::one(self.space.moved()))?;
         Ok(found.first().map(|pair| String::from_utf8_lossy(&pair.value).into_owned()))
     }
 
-    /// Ends the lease, so that others need not wait for it.
+    /// Ends the lease, so that other servers need not wait until it expires.
     pub(crate) fn leave(&self) {
         let lease = self.lease.lock().clone();
         lease.end();

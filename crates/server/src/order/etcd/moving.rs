@@ -1,4 +1,4 @@
-//! The end of an order in etcd: the mark that says where all file systems went.
+//! The end of orders in etcd: the mark that says where all file systems were moved to.
 
 use super::Cluster;
 use holdfast_crypto::Digest;
@@ -6,8 +6,9 @@ use holdfast_etcd::{Compare, EtcdError, Step, Transaction};
 use std::collections::BTreeMap;
 
 impl Cluster {
-    /// Notes where all file systems went: no server becomes the active one of any of them here from then on. Whether it is
-    /// noted: not if another one has been the active one of any since this one was under these epochs.
+    /// Notes where all file systems were moved to; from then on no server becomes active here. Returns false
+    /// if another server has become the active one of any of them since this one did, under these `epochs`:
+    /// then nothing is noted.
     pub(crate) fn put_moved(&self, text: &str, epochs: &BTreeMap<Digest, i64>) -> Result<bool, EtcdError> {
         let is_active = |(id, epoch): (&Digest, &i64)| Compare::Created(self.space.of("active", id), *epoch);
         let transaction = Transaction {

@@ -1,4 +1,4 @@
-//! The keys below a prefix of etcd, and what everything that is there goes by.
+//! The keys of all file systems below a prefix of etcd.
 
 use crate::order::OrderError;
 use holdfast_crypto::Digest;
@@ -6,10 +6,10 @@ use holdfast_etcd::{EtcdError, Keys, Kv};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// How long a server that says nothing stays the active one.
+/// The lease term: for how long a server that has stopped still counts as active.
 pub(crate) const TERM: Duration = Duration::from_secs(3);
 
-/// Milliseconds of a clock that goes on while the machine sleeps.
+/// Milliseconds of a clock that also advances while the machine sleeps.
 pub(crate) fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
@@ -19,7 +19,8 @@ pub(crate) fn now_ms() -> u64 {
 pub(crate) struct Namespace {
     pub(crate) kv: Box<dyn Kv>,
     prefix: String,
-    /// Until when nothing is written, because etcd's space is used up; in milliseconds of the monotonic clock.
+    /// Until when nothing is written, because etcd's space is used up, in milliseconds of the monotonic
+    /// clock.
     pub(super) full_until_ms: AtomicU64,
 }
 

@@ -1,6 +1,6 @@
 //! The order of one file system in etcd, as the active server writes it.
 //!
-//! Appended records wait in memory; the first thread that commits writes all that wait (group commit).
+//! Appended records wait in memory. The first thread that commits writes all that wait (group commit).
 
 use super::files::Files;
 use super::head::{Head, TRANSACTION_BYTES, joined, parts};
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a commit waits for etcd before all that is in memory is given up.
+/// How long a commit waits for etcd before the whole state in memory is given up.
 const PATIENCE: Duration = Duration::from_secs(25);
 /// Pause before a request without an answer is repeated.
 const PAUSE: Duration = Duration::from_millis(20);
-/// For how long nothing is put after etcd said that it is full.
+/// For how long nothing is written after etcd has reported that it is full, in milliseconds.
 const FULL_MS: u64 = 2000;
 /// Most values that one request reads.
 const READ_AT_ONCE: u32 = 32;
@@ -36,25 +36,25 @@ pub(super) struct Inner {
     pub(super) id: Digest,
     epoch: Revision,
     lease: Arc<Lease>,
-    /// Held by the thread that changes anything in etcd.
+    /// Locked by the thread that changes anything in etcd.
     chain: Mutex<Chain>,
     queue: Mutex<Queue>,
-    /// The state in memory may not match etcd any more and must not be used.
+    /// Whether the state in memory may differ from etcd, so that it must not be used any more.
     is_lost: AtomicBool,
 }
 
-/// The last link: what the next change compares.
+/// The last link of the chain of changes: the next change compares it.
 struct Chain {
     head: Head,
     revision: Revision,
-    /// How much of the queue is durable.
+    /// How many items of the queue are durable.
     durable: u64,
 }
 
 #[derive(Default)]
 struct Queue {
     items: Vec<Item>,
-    /// How many items there ever were.
+    /// How many items were ever appended.
     appended: u64,
 }
 
@@ -64,7 +64,7 @@ enum Item {
 }
 
 impl Shard {
-    /// The order under this epoch, which is that of this server's being active.
+    /// Opens the order under the epoch in which this server is active.
     pub(super) fn open(
         space: Arc<Namespace>,
         id: Digest,
@@ -87,10 +87,11 @@ impl Shard {
         })))
     }
 
-    /// Reads the order again under the same epoch: for when the state in memory is lost but the server is still active.
+    /// Opens the order again under the same epoch. For use when the state in memory is lost but the server is
+    /// still active.
     pub(crate) fn again(&self) -> Result<Shard, OrderError> {
         let Inner { space, id, epoch, lease, .. } = &*self.0;
-        // Nothing of the one before may arrive after the head was read.
+        // No change of the former chain may arrive after the head was read.
         let _chain = self.0.chain.lock();
         self.0.lose();
         Shard::open(space.clone(), *id, *epoch, lease.clone())
@@ -109,12 +110,12 @@ impl Shard {
         self.0.chain.lock().revision == 0
     }
 
-    /// Gives up what is in memory.
+    /// Gives up the state in memory.
     pub(crate) fn lose(&self) {
         self.0.lose();
     }
 
-    /// Whether the lease still makes this server the active one, though what is in memory may be lost.
+    /// Whether this server is still active by its lease, even if its state in memory is lost.
     pub(crate) fn is_leased(&self) -> bool {
         self.0.lease.active_status() != ActiveStatus::Lost
     }
@@ -132,7 +133,7 @@ impl Inner {
         }
     }
 
-    /// Changes something: the next link of the chain.
+    /// Makes a change of its own, as the next link of the chain.
     pub(super) fn change(&self, steps: Vec<Step>) -> Result<(), OrderError> {
         let mut chain = self.chain.lock();
         let head = chain.head;
@@ -142,7 +143,7 @@ impl Inner {
     fn link(&self, chain: &mut Chain, head: Head, mut steps: Vec<Step>) -> Result<(), OrderError> {
         let result = self.try_link(chain, head, &mut steps);
         match &result {
-            // Nothing was changed.
+            // Etcd has changed nothing, so the state in memory still matches.
             Ok(()) | Err(OrderError::Full(_)) => {}
             Err(_) => self.lose(),
         }
@@ -170,7 +171,7 @@ impl Inner {
             }
             let done = match self.space.kv.transact(&transaction) {
                 Ok(done) => done,
-                // Nothing was done by this try; by an earlier one perhaps.
+                // This attempt changed nothing, but an earlier one may have.
                 Err(error @ EtcdError::Full(_)) => {
                     self.space.full_until_ms.store(now_ms() + FULL_MS, Ordering::Release);
                     tracing::error!(file_system = %self.id, %error, "etcd takes nothing more");
@@ -194,7 +195,7 @@ impl Inner {
                     let ours = |pair: &&Pair| pair.created == self.epoch;
                     let written = |pair: &&Pair| pair.value == value;
                     match (active.first().filter(ours), found.first().filter(written)) {
-                        // An earlier try whose answer did not come.
+                        // An earlier attempt succeeded, but its reply was lost.
                         (Some(_), Some(pair)) => pair.modified,
                         (None, _) => return Err(OrderError::Lost),
                         (Some(_), None) => {
@@ -213,7 +214,8 @@ impl Inner {
         }
     }
 
-    /// Puts `bytes` under the next number; it counts once the head says so, together with `last_steps`.
+    /// Writes `bytes` in parts under the number `head.last`. They count when the head is written, which
+    /// happens together with `last_steps`.
     fn put_parts(
         &self,
         chain: &mut Chain,
@@ -250,7 +252,7 @@ impl Inner {
     fn put_checkpoint(&self, chain: &mut Chain, checkpoint: &[u8]) -> Result<(), OrderError> {
         let number = chain.head.last + 1;
         let head = Head { last: number, checkpoint: number, ..chain.head };
-        // All that it replaces goes with it.
+        // The same transaction removes everything that the checkpoint replaces.
         let before = |kind: &str| {
             let from = self.space.key(kind, &format!("{}/", self.id));
             Step::Delete(Keys::Range(from, self.space.key(kind, &format!("{}/{number:016x}", self.id))))
@@ -259,7 +261,7 @@ impl Inner {
     }
 
     fn flush(&self, chain: &mut Chain) -> Result<(), OrderError> {
-        // Decisions in memory that rest on these records are void without them.
+        // Without these records, the state in memory that is based on them is not valid.
         self.try_flush(chain).inspect_err(|_| self.lose())
     }
 
@@ -293,7 +295,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Values in order of their keys, a few at a time.
+    /// Reads the values of a range of keys, in order, a few at a time.
     pub(super) fn each(
         &self,
         from: Vec<u8>,
@@ -316,7 +318,7 @@ impl Inner {
         }
     }
 
-    /// Reads, again where there is no answer.
+    /// Reads values. Tries again if etcd does not answer.
     pub(super) fn ask(&self, get: &Get) -> Result<Vec<Pair>, OrderError> {
         let start = Instant::now();
         let is_worth_another = |error: &EtcdError| {
@@ -376,7 +378,7 @@ impl Order for Shard {
         let mut chain = self.0.chain.lock();
         self.0.flush(&mut chain)?;
         let found = self.0.read(chain.head);
-        // The server that is active now may have deleted some of it meanwhile.
+        // Another server that is active now may have deleted some of it meanwhile.
         match (found, self.0.active_status()) {
             (_, ActiveStatus::Lost) => Err(OrderError::Lost),
             (Err(OrderError::Damaged(why)), ActiveStatus::Unsure) => Err(OrderError::Away(why)),
