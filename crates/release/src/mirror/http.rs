@@ -24,32 +24,32 @@ use ureq::{Agent, Body, Error};
 
 /// How many redirections are followed.
 const REDIRECTS_MAX: usize = 3;
-/// How much of a file is read to find a range in it, if a server knows no ranges.
+/// Most bytes of a file that are read to find a range in it, if the server does not support ranges.
 const WHOLE_FILE_BYTES_MAX: u64 = 4 << 20;
-/// How long the head of an answer may be.
+/// Most bytes of the head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How much is read of what comes with an answer that is not the file.
+/// Most bytes that are read of a reply's body that is not the file.
 const ASIDE_BYTES_MAX: u64 = 16 << 10;
-/// How much is read at a time; also how much one byte of an answer can make us set aside.
+/// How many bytes are read at a time. One byte of an answer can make this program reserve so much.
 const PIECE_BYTES: usize = 64 << 10;
-/// How many connections to a mirror are kept open when idle.
+/// Most idle connections to a mirror that stay open.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// How long a mirror is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For resolving the address, and as long again for connecting.
+    /// For resolving the address; connecting has the same time again.
     pub connect: Duration,
     /// For the head of a reply, and for each further part of it.
     pub answer: Duration,
-    /// How many bytes it has to send a second, on the whole, apart from `answer`.
+    /// The lowest average speed, in bytes a second, not counting `answer`.
     pub bytes_per_s_min: u64,
     /// For a whole reply, however long it is.
     pub total: Duration,
 }
 
 impl Default for Patience {
-    /// Slow links are fine, dead ones are not waited for long.
+    /// Tolerates slow links, but does not wait long for dead ones.
     fn default() -> Patience {
         Patience {
             connect: Duration::from_secs(5),
@@ -62,8 +62,8 @@ impl Default for Patience {
 
 /// A web server with the files of a release.
 ///
-/// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
-/// taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
+/// Redirections are followed within the mirror's origin only. There are no cookies, passwords or compression.
+/// Proxies are taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
 pub struct Http {
     /// The mirror's name for messages.
     name: String,
@@ -71,9 +71,9 @@ pub struct Http {
     url: String,
     origin: Origin,
     agent: Agent,
-    /// The bucket that it is, if it is known to be one.
+    /// The bucket at this URL, if it is recognised as one.
     bucket: Option<BucketMirror>,
-    /// Whether it has sent a whole file where a part was asked for.
+    /// Whether the server has sent a whole file where a part was asked for.
     ignores_ranges: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Origin {
                     80
                 }
             }
-            // A port, of which there must be one; or else there is a name before the host.
+            // If this is no port, a user name stands before the host.
             _ => uri.port_u16()?,
         };
         Some(Origin { scheme, host: host.to_ascii_lowercase(), port })
