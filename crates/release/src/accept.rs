@@ -153,7 +153,7 @@ pub enum Refusal {
          somebody has the old keys"
     )]
     OlderKeySet {
-        /// The key set it names.
+        /// The number of the key set that signed the record.
         found: u64,
         /// The number of the current key set.
         current: u64,

@@ -79,7 +79,7 @@ pub struct Report {
     pub bytes_reused: u64,
     /// The number of requests to mirrors.
     pub requests: u64,
-    /// Packs that are new here.
+    /// Packs that were fetched.
     pub packs_added: u64,
     /// The number of packs that were there already.
     pub packs_kept: u64,

@@ -288,7 +288,7 @@ impl Trust {
     }
 
     /// Stores a file that proves something to others. Returns the folder, or `None` if there are
-    /// [`EVIDENCE_MAX`] already.
+    /// 100 already.
     ///
     /// # Errors
     /// [`TrustError::Io`].

@@ -32,7 +32,7 @@ pub struct ReleaseOptions<'a> {
     pub target: &'a Path,
     /// Now, in seconds since 1970.
     pub now_s: u64,
-    /// How long the record counts, in seconds.
+    /// How long the record is valid, in seconds.
     pub life_s: u64,
     /// A title or version for people.
     pub note: &'a str,

@@ -164,7 +164,7 @@ pub enum PublishError {
          in the tree makes it"
     )]
     Ended(String),
-    /// The process that reads the tree said what no honest one says.
+    /// The process that reads the tree sent what no honest one sends.
     #[error(
         "the process that reads the tree does not do what it should ({0}) and was ended; nothing was published. \
          Something in the tree may have taken it over: find out what before you publish again"
