@@ -67,7 +67,7 @@ pub enum BucketTrust {
 /// The progress of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Bytes that are sent, and in all.
+    /// Bytes that were sent so far, and bytes in all.
     pub bytes: (u64, u64),
     /// Whether the bucket is not answering at the moment.
     pub is_away: bool,
@@ -434,7 +434,7 @@ fn is_signed(chain: &KeyChain, file: &RootFile) -> bool {
     authenticate(chain, file).is_ok()
 }
 
-/// The release of a first key set.
+/// The release that a first key set defines.
 fn id_of(set: &crate::keys::SignedKeySet) -> ReleaseId {
     use crate::signing::Signable;
     ReleaseId(set.value.digest())

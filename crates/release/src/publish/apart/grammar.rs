@@ -54,7 +54,7 @@ pub enum RequestPacket {
 /// A packet of the publisher.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum ReplyPacket {
-    /// A part of the request has come.
+    /// A part of the request has arrived.
     Received,
     /// The next part of a reply.
     Part(Vec<u8>),
