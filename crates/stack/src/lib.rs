@@ -91,7 +91,7 @@ pub enum StackError {
     Component(String),
 }
 
-/// Runs a component's code on its configuration, and says how it ended.
+/// Runs a component's code on its configuration; returns how it ended.
 fn component<C: borsh::BorshDeserialize, T>(
     context: &Context,
     run: impl FnOnce(C) -> Result<T, StackError>,

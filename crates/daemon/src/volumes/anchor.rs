@@ -116,8 +116,8 @@ impl AnchorStore {
 
     /// The newest anchor; `None` if there is none.
     ///
+    /// # Errors
     /// As for [`read`]; also if the anchor is older than the counter, or not bound as it should be.
-    /// As [`read`]; it is older than the counter, or not bound as it should be.
     pub fn read(&self) -> Outcome<Option<Anchor>> {
         let Some((anchor, line)) = read_bound(&self.path)? else { return Ok(None) };
         let file = self.path.display();

@@ -100,8 +100,8 @@ fn ask(server: &dyn Remote, request: &Request) -> Result<Response, PublishError>
 /// Makes the server hold the tree of a release. `before` is the index of what earlier releases have stored
 /// there; whether the server really has all of it is checked.
 ///
+/// # Errors
 /// [`PublishError::NotHeld`]: no hold was granted.
-/// [`PublishError::NotHeld`]: nothing is held.
 pub fn hold(
     server: &dyn Remote,
     blocks: &FolderBlocks,
