@@ -197,7 +197,8 @@ fn attempts() -> Vec<Attempt> {
     {
         list.push(stopped("a call of the x32 interface", 0x4000_0000 | SYS_openat, &[NOWHERE, path, 0]));
         let code = |_: &Context| {
-            // SAFETY: interrupt 0x80 with number 20 asks the 32-bit interface for the process's number; it changes eax.
+            // SAFETY: interrupt 0x80 with number 20 asks the 32-bit interface for the process's number; it
+            // changes eax.
             unsafe {
                 std::arch::asm!("int 0x80", inout("eax") 20 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
             }
@@ -223,8 +224,8 @@ pub(crate) fn probe(context: Context) -> ExitCode {
     let index = borsh::from_slice::<u32>(&context.configuration).unwrap_or(u32::MAX);
     let Some(attempt) = attempts().into_iter().nth(index as usize) else { return ExitCode::FAILURE };
     let refused = match attempt.action {
-        // SAFETY: pointers among the arguments are null or to a constant string, so what a call could read is harmless,
-        // and none writes.
+        // SAFETY: pointers among the arguments are null or to a constant string, so what a call could read is
+        // harmless, and none writes.
         Action::Call(call, arguments) => unsafe { raw_call(call, arguments) }.is_err(),
         Action::Code(code) => code(&context),
     };

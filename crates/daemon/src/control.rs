@@ -373,8 +373,8 @@ mod tests {
         (dir, state)
     }
 
-    /// Proves: requests reach the listener through a state directory with a long name, replies of each type and failures
-    /// come back, and a dead process's socket is taken over.
+    /// Proves: requests reach the listener through a state directory with a long name, replies of each type
+    /// and failures come back, and a dead process's socket is taken over.
     #[test]
     fn requests_and_replies() {
         let (_dir, state) = listening();
@@ -388,8 +388,8 @@ mod tests {
         assert!(Client::connect(&state).expect("no error").is_none());
     }
 
-    /// Proves: a daemon refuses a request of another version, or of none, in words and with [`Exit::Protocol`]; a command
-    /// says so of a daemon whose reply has no version.
+    /// Proves: a daemon refuses a request of another version, or of none, in words and with
+    /// [`Exit::Protocol`]; a command says so of a daemon whose reply has no version.
     #[test]
     fn other_versions_are_told_so() {
         let (_dir, state) = listening();

@@ -157,7 +157,8 @@ fn read_private(path: &Path) -> Outcome<SigningKey> {
     }
 }
 
-/// A public key given as `ssh-ed25519 AAAA... comment`, or as a file that holds such a line (or a private key).
+/// A public key given as `ssh-ed25519 AAAA... comment`, or as a file that holds such a line (or a private
+/// key).
 ///
 /// # Errors
 /// The text is neither of them, or the key is not an Ed25519 key.

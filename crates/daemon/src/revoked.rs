@@ -1,5 +1,5 @@
-//! Revocation of writable file systems: mounts look for a certificate. Once found, it is stored, so that the file
-//! system stays revoked.
+//! Revocation of writable file systems: mounts look for a certificate. Once found, it is stored, so that the
+//! file system stays revoked.
 
 use crate::paths::{Directories, make_private};
 use holdfast_crypto::Digest;
@@ -17,8 +17,8 @@ pub enum NotUsable {
     Unknown(String),
 }
 
-/// Looks for a certificate among those found before, and in the directories `revocations`. Notices about invalid ones
-/// are passed to `tell`.
+/// Looks for a certificate among those found before, and in the directories `revocations`. Notices about
+/// invalid ones are passed to `tell`.
 ///
 /// # Errors
 /// [`NotUsable`].

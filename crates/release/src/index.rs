@@ -294,7 +294,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: what is put in is found, in the whole file and by head and page alone, and nothing else is.
+        /// Proves: what is put in is found, in the whole file and by head and page alone, and nothing else
+        /// is.
         #[test]
         fn finds_what_is_there(mut keys in proptest::collection::vec(any::<u64>(), 0..1000), spread in 0..3u32) {
             // Keys close together, so that fences are equal.

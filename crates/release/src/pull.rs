@@ -1,11 +1,12 @@
-//! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's `pulldb`).
+//! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's
+//! `pulldb`).
 //!
-//! Order: blocks, the index, then a check that the tree of every record to be kept is whole, then keys and records,
-//! and `root` last. So the directory is the last release or this one however the pull ends, and what a pull that was
-//! killed has fetched is used by the next. What nobody needs any more goes at the very end.
+//! Order: blocks, the index, then a check that the tree of every record to be kept is whole, then keys and
+//! records, and `root` last. So the directory is the last release or this one however the pull ends, and what
+//! a pull that was killed has fetched is used by the next. What nobody needs any more goes at the very end.
 //!
-//! Invariant: nothing is installed that was not checked from its record down. A pack's name only proves that it is the
-//! pack that an index names, and an index is a hint of whoever gave it.
+//! Invariant: nothing is installed that was not checked from its record down. A pack's name only proves that
+//! it is the pack that an index names, and an index is a hint of whoever gave it.
 
 mod check;
 mod fetch;
@@ -167,8 +168,8 @@ impl Steps<'_> {
     }
 }
 
-/// Brings a directory up to date. `progress` is called before each change on the disk and now and then, from several
-/// threads, and says whether to go on.
+/// Brings a directory up to date. `progress` is called before each change on the disk and now and then, from
+/// several threads, and says whether to go on.
 ///
 /// # Errors
 /// [`PullError`].

@@ -186,8 +186,8 @@ impl Trust {
     /// Decides whether the record of `file` is in force, and remembers it if so.
     ///
     /// # Errors
-    /// [`TrustError::Refused`], [`TrustError::Keys`], [`TrustError::Revoked`]: nothing but evidence is written then.
-    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    /// [`TrustError::Refused`], [`TrustError::Keys`], [`TrustError::Revoked`]: nothing but evidence is
+    /// written then. [`TrustError::Damaged`], [`TrustError::Io`].
     pub fn accept(
         &self,
         chain: &KeyChain,

@@ -556,7 +556,8 @@ impl Inner {
         decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))
     }
 
-    /// Sends one request and returns its answer as it came, with the number it had on its link; a refusal is an error.
+    /// Sends one request and returns its answer as it came, with the number it had on its link; a refusal is
+    /// an error.
     async fn exchange(
         self: &Arc<Self>,
         lane: Lane,
@@ -772,7 +773,8 @@ impl Inner {
         }
     }
 
-    /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be better.
+    /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be
+    /// better.
     async fn reconsider(inner: Weak<Self>, address: ServerAddress, link: Weak<Link>) {
         loop {
             tokio::time::sleep(RECONSIDER_EVERY).await;

@@ -1,4 +1,5 @@
-//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file system.
+//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file
+//! system.
 
 use crate::address::ServerAddress;
 use crate::connection::ServerProof;

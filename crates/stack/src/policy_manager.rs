@@ -84,7 +84,8 @@ struct Manager {
     buses: Vec<Asker<DriverRequest, DriverReply>>,
     stage: Arc<View>,
     configuration: Configuration,
-    /// The principals of the digests that requests are stamped with: from the configuration, or introduced since.
+    /// The principals of the digests that requests are stamped with: from the configuration, or introduced
+    /// since.
     principals: HashMap<[u8; 32], Alias>,
     introduced: HashMap<[u8; 32], Alias>,
     /// The disks, by number. One whose table cannot be read is absent, and does not hold up the others.

@@ -1,6 +1,6 @@
-//! Regions as their readers see them: the bytes, and two words for each page that say which block it contains and
-//! whether it is filled. The words are checked before and after copying, so a read returns the block of the reference
-//! or nothing, wherever the reference came from.
+//! Regions as their readers see them: the bytes, and two words for each page that say which block it contains
+//! and whether it is filled. The words are checked before and after copying, so a read returns the block of
+//! the reference or nothing, wherever the reference came from.
 
 use crate::asking::{ask_as, nonsense};
 use crate::protocol::{MonitorReply, MonitorRequest};

@@ -126,7 +126,8 @@ impl Ports {
                         .spawn_scoped(scope, || self.turns(&lines, &mut |request| answer(request)))
                 })
                 .collect();
-            // The others end with this one: all of them see the message to stop, or the end of the supervisor.
+            // The others end with this one: all of them see the message to stop, or the end of the
+            // supervisor.
             let own = self.turns(&lines, &mut |request| answer(request));
             match started {
                 Ok(_) => own,

@@ -7,8 +7,8 @@
 //! violation is never silent, as it would be if the kernel just killed the process. Calls of another
 //! architecture kill at once.
 //!
-//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the
-//! kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
+//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors
+//! of the kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
 
 use super::{Permission, Profile};
 use crate::error::{ComponentError, Result};

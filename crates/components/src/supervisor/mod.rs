@@ -157,8 +157,8 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts everything in a plan. On return, all components are in their sandboxes and have started.
     ///
-    /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
-    /// supervisor.
+    /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must
+    /// not call the supervisor.
     ///
     /// # Errors
     /// The plan is inconsistent, or a component cannot be started; then none runs.

@@ -436,8 +436,8 @@ impl RunningProcess {
         }
     }
 
-    /// The process made a system call that its profile does not permit. The call is not carried out, and the process
-    /// ends.
+    /// The process made a system call that its profile does not permit. The call is not carried out, and the
+    /// process ends.
     fn judge(&self) {
         if let Ok(Some(number)) = kernel::next_violation(self.violations.as_fd()) {
             self.violation.lock().get_or_insert(number);

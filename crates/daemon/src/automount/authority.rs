@@ -117,7 +117,8 @@ mod tests {
         assert_eq!(all.name_in(Path::new("/hf"), Path::new("/hf")), None);
     }
 
-    /// The first directory that has a name counts; one that cannot be looked into keeps the others from being asked.
+    /// The first directory that has a name counts; one that cannot be looked into keeps the others from being
+    /// asked.
     #[test]
     fn names_are_looked_for_in_turn() {
         let folder = tempfile::tempdir().expect("a folder");

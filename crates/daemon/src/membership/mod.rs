@@ -1,5 +1,5 @@
-//! Membership: users, groups, devices and quotas, read and changed through a running signer. That is the signer of
-//! the daemon that serves the key's mounts, or one that a command starts for a single change.
+//! Membership: users, groups, devices and quotas, read and changed through a running signer. That is the
+//! signer of the daemon that serves the key's mounts, or one that a command starts for a single change.
 
 mod check;
 

@@ -14,7 +14,8 @@ pub struct ConflictPart {
     pub content: String,
     /// Size of the copy in bytes.
     pub size: u64,
-    /// The offset of the bytes; what was skipped before it is a hole. Equal to the size if there are no more bytes.
+    /// The offset of the bytes; what was skipped before it is a hole. Equal to the size if there are no more
+    /// bytes.
     pub offset: u64,
     /// The bytes.
     pub bytes: Bytes,
@@ -43,7 +44,8 @@ pub fn page(mut versions: Vec<ConflictCopy>, after: Option<&(i64, String)>) -> V
 mod tests {
     use super::*;
 
-    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
+    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one
+    /// time.
     #[test]
     fn pages_are_complete() {
         let version = |number: i64| ConflictCopy {
@@ -72,7 +74,8 @@ mod tests {
         assert_eq!(found, all);
     }
 
-    /// Proves: the bytes of a part come through a message as they are, and what is no such message is refused.
+    /// Proves: the bytes of a part come through a message as they are, and what is no such message is
+    /// refused.
     #[test]
     fn parts_survive_their_way() {
         let bytes: Vec<u8> = (0..=255).collect();

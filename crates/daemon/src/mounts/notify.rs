@@ -142,7 +142,8 @@ mod tests {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Proves: both system logs get the message with its urgency, and a name in it cannot forge another field.
+    /// Proves: both system logs get the message with its urgency, and a name in it cannot forge another
+    /// field.
     #[test]
     fn system_logs() {
         let line = one_line("altered data in a\nPRIORITY=7");

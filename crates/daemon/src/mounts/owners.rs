@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// The owners that a mount reports for files.
 ///
 /// # Errors
-/// A name does not exist, or two names have the same local user or group: changes of owner would be ambiguous.
+/// A name does not exist, or two names have the same local user or group: changes of owner would be
+/// ambiguous.
 pub fn of(membership: &Membership, settings: &MountSettings) -> Outcome<OwnerMap> {
     let users =
         membership.users.iter().filter(|(_, user)| !user.removed).map(|(id, user)| (&*user.name, *id));

@@ -115,7 +115,8 @@ pub fn encoded_path(path: &[Vec<u8>]) -> String {
 mod tests {
     use super::*;
 
-    /// Names of all kinds go into addresses and come out as they were, and never as something else than one name.
+    /// Names of all kinds go into addresses and come out as they were, and never as something else than one
+    /// name.
     #[test]
     fn all_names_come_back() {
         let all: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();

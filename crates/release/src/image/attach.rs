@@ -1,6 +1,6 @@
-//! Mounts an image: EROFS on the image's file, and overlayfs on that and the objects. Both are the kernel's; no
-//! process of ours serves such a mount. The EROFS mount has no mount point of its own, so unmounting the overlay
-//! removes everything.
+//! Mounts an image: EROFS on the image's file, and overlayfs on that and the objects. Both are the kernel's;
+//! no process of ours serves such a mount. The EROFS mount has no mount point of its own, so unmounting the
+//! overlay removes everything.
 //!
 //! Equivalent to doing by hand: `mount -t erofs DIR/tree.erofs T`, then `mount -t overlay -o
 //! ro,nodev,nosuid,metacopy=on,redirect_dir=on,lowerdir=T::DIR/objects none MNT`.

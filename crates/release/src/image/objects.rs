@@ -5,9 +5,9 @@
 //! known               content as releases name it -> digest and size of its object (redb)
 //! ```
 //!
-//! Invariants: an object is given its name when all of its bytes were verified and written; what `known` says of it was
-//! on the disk before. So what a killed export leaves is used or written again, and `known` may be deleted at any time.
-//! One process at a time works in a directory.
+//! Invariants: an object is given its name when all of its bytes were verified and written; what `known` says
+//! of it was on the disk before. So what a killed export leaves is used or written again, and `known` may be
+//! deleted at any time. One process at a time works in a directory.
 
 use super::ImageError;
 use super::verity::{VerityDigest, VerityHasher};
@@ -76,8 +76,8 @@ fn content_of(key: &DigestKey, inode: &Inode, map: &ExtentMap) -> [u8; 32] {
 }
 
 impl Objects {
-    /// Opens the objects of an image's directory, which the caller has locked. What `known` holds is forgotten if it
-    /// cannot be read.
+    /// Opens the objects of an image's directory, which the caller has locked. What `known` holds is
+    /// forgotten if it cannot be read.
     ///
     /// # Errors
     /// [`ImageError::Disk`].
@@ -217,7 +217,8 @@ impl Objects {
         Ok(digest)
     }
 
-    /// Reads an object and compares it with what was signed. What is wrong with it, if anything; else its digest.
+    /// Reads an object and compares it with what was signed. What is wrong with it, if anything; else its
+    /// digest.
     ///
     /// # Errors
     /// [`ImageError`]: not the object's fault.
@@ -363,8 +364,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Calls `each` with the extents of a file in order, in groups that are small enough to be in memory, the next of
-/// which is on its way already.
+/// Calls `each` with the extents of a file in order, in groups that are small enough to be in memory, the
+/// next of which is on its way already.
 fn groups(
     source: &dyn BlockSource,
     map: &ExtentMap,
@@ -420,8 +421,8 @@ fn pieces(
     })
 }
 
-/// The digest of what was signed, if an object has it; else in what it differs. What is hole is taken for zeroes. Of the
-/// release, only the names of chunks are needed.
+/// The digest of what was signed, if an object has it; else in what it differs. What is hole is taken for
+/// zeroes. Of the release, only the names of chunks are needed.
 fn signed_digest(
     object: &File,
     tree: &Tree,

@@ -386,8 +386,8 @@ mod tests {
         assert!(holds(&bytes, &0o100_755u16.to_le_bytes()) && !holds(&bytes, &0o106_755u16.to_le_bytes()));
     }
 
-    /// Proves: a tree of twenty blocks that unfolds to a million directories is given up, and so is one that is deeper
-    /// than any path.
+    /// Proves: a tree of twenty blocks that unfolds to a million directories is given up, and so is one that
+    /// is deeper than any path.
     #[test]
     fn trees_without_end() {
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);

@@ -137,7 +137,8 @@ impl VerityHasher {
             }
             level += 1;
         };
-        // struct fsverity_descriptor: version, algorithm (SHA-256), log2 of the block, no salt, no signature, size.
+        // struct fsverity_descriptor: version, algorithm (SHA-256), log2 of the block, no salt, no signature,
+        // size.
         let mut descriptor = [0; 256];
         descriptor[..3].copy_from_slice(&[1, 1, 12]);
         descriptor[8..16].copy_from_slice(&self.bytes.to_le_bytes());
@@ -156,8 +157,8 @@ mod tests {
         measure.finish().to_string()
     }
 
-    /// Proves: it is the kernel's digest. The first is that of every empty file, as fsverity-utils documents it; the
-    /// others were made by `fsverity digest` of the same bytes.
+    /// Proves: it is the kernel's digest. The first is that of every empty file, as fsverity-utils documents
+    /// it; the others were made by `fsverity digest` of the same bytes.
     #[test]
     fn is_the_kernels() {
         assert_eq!(hex(b""), "3d248ca542a24fc62d1c43b916eae5016878e2533c88238480b26128a1f1af95");
@@ -178,8 +179,8 @@ mod tests {
         (1_000_000, "dbe1b6c44240d0b0642a25e6c1d5e399381c87474f3dcda2f3acb9495fa159d6"),
     ];
 
-    /// Proves: zeroes that are only counted are measured as zeroes that are there, wherever they begin and end, and
-    /// pieces as the whole.
+    /// Proves: zeroes that are only counted are measured as zeroes that are there, wherever they begin and
+    /// end, and pieces as the whole.
     #[test]
     fn zeroes_are_zeroes() {
         for (before, zeroes, after) in [

@@ -107,8 +107,8 @@ struct Pause {
     since: Instant,
     pause: Duration,
     why: String,
-    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is
-    /// over. If not, its answers were useless, and it is asked after the others.
+    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the
+    /// pause is over. If not, its answers were useless, and it is asked after the others.
     is_away: bool,
     /// The mirror failed to give content: giving a record does not make it good again.
     of_content: bool,
@@ -368,7 +368,8 @@ pub struct MirrorStatus {
 pub enum MirrorState {
     /// It is asked.
     Good,
-    /// It is not asked for a while, as it does not answer; or only after the others, as its replies are useless.
+    /// It is not asked for a while, as it does not answer; or only after the others, as its replies are
+    /// useless.
     Paused,
     /// It is excluded while any other mirror is left, because its content was bad.
     Dropped,

@@ -59,7 +59,8 @@ mod tests {
         speed
     }
 
-    /// A near mirror on a thin line is the better one for short answers, a far one on a thick line for long ones.
+    /// A near mirror on a thin line is the better one for short answers, a far one on a thick line for long
+    /// ones.
     #[test]
     fn what_is_faster_depends_on_the_length() {
         let near = measured(&[(5, 1000), (1005, 1_000_000)]);

@@ -145,8 +145,8 @@ impl Builder<'_> {
         Ok(edits)
     }
 
-    /// Some files of a directory: those that are not known from the last time are opened some at a time, since each
-    /// question may go to another process.
+    /// Some files of a directory: those that are not known from the last time are opened some at a time,
+    /// since each question may go to another process.
     fn group(
         &mut self,
         group: &[(Vec<u8>, CString, FileStatus)],
@@ -324,8 +324,8 @@ impl Builder<'_> {
         Err(PublishError::Changing { path: display_path(self.options.source, path) })
     }
 
-    /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to nobody but who
-    /// mounted them, and so not to a walker: the publisher looks then, by its name.
+    /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to
+    /// nobody but who mounted them, and so not to a walker: the publisher looks then, by its name.
     fn look_again(&self, file: &File, name: &CStr) -> Result<FileStatus, Errno> {
         match fstat(file) {
             Err(Errno::ACCESS) => open_one(self.io, name).map(|opened| opened.status),

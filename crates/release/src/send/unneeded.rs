@@ -51,7 +51,8 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Proves: time runs while nobody needs a file, begins anew when somebody has needed it, and survives on disk.
+    /// Proves: time runs while nobody needs a file, begins anew when somebody has needed it, and survives on
+    /// disk.
     #[test]
     fn windows() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The front end: accepts connections, completes handshakes with the help of a [`BackEnd`], and relays frames between
-//! peers and the back end.
+//! The front end: accepts connections, completes handshakes with the help of a [`BackEnd`], and relays frames
+//! between peers and the back end.
 //!
 //! It has no key, no file, and no way to make a connection. Each handshake has TLS settings of its own, so
 //! that an introduced peer belongs to the connection on which it was introduced. Requests to the back end are
@@ -97,7 +97,8 @@ pub fn prepare_listeners(
     Ok(gauge::diagnosis_socket())
 }
 
-/// Called in a front end: from now on counters of connections are read over this netlink socket, or not at all.
+/// Called in a front end: from now on counters of connections are read over this netlink socket, or not at
+/// all.
 pub fn use_diagnosis_socket(socket: Option<OwnedFd>) {
     gauge::use_diagnosis_socket(socket);
 }

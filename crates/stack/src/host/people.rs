@@ -1,5 +1,5 @@
-//! Facts about people and programs for which this machine's host vouches: keys of users, members of groups, and the
-//! program of a session.
+//! Facts about people and programs for which this machine's host vouches: keys of users, members of groups,
+//! and the program of a session.
 
 use holdfast_access::{Condition, Conditions, KeyName, Manifest, Name, Principal};
 use holdfast_crypto::PublicKey;

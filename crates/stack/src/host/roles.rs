@@ -46,6 +46,7 @@ fn blocks_of(layout: &DiskLayout, partition: usize) -> String {
 /// version of the program to the next by a signed rule: the holder of the key signs a list that contains the
 /// new program. Without a package, the blocks belong to every version: the machine alone then decides which
 /// program is which component, and it accepts this program's own.
+///
 /// # Errors
 /// [`StackError::Access`].
 pub fn driver_of(layout: &DiskLayout, partition: usize) -> Result<Principal, StackError> {

@@ -1,5 +1,5 @@
-//! Maps the kernel's inode numbers to the FSDriver's present numbers. A restarted FSDriver does not have its earlier
-//! numbers; files are then looked up again by name, so that open files stay usable.
+//! Maps the kernel's inode numbers to the FSDriver's present numbers. A restarted FSDriver does not have its
+//! earlier numbers; files are then looked up again by name, so that open files stay usable.
 
 use std::collections::HashMap;
 

@@ -150,7 +150,8 @@ fn no_way_out_of_the_tree() {
     });
 }
 
-/// Proves: a block is taken if it is what it is called and all that it refers to is there, and a tree if its root is.
+/// Proves: a block is taken if it is what it is called and all that it refers to is there, and a tree if its
+/// root is.
 #[test]
 fn verdicts_on_blocks() {
     let tree = tempfile::tempdir().unwrap();
