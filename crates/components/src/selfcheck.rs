@@ -57,7 +57,7 @@ pub struct Verdict {
 enum Action {
     /// A system call with plain numbers as arguments.
     Call(c_long, [usize; 6]),
-    /// Something longer. Whether it was refused.
+    /// An action with code of its own. Returns whether it was refused.
     Code(fn(&Context) -> bool),
 }
 
@@ -219,7 +219,7 @@ pub fn attempt_names() -> Vec<&'static str> {
     attempts().iter().map(|attempt| attempt.name).collect()
 }
 
-/// The component that makes the attempt its configuration names.
+/// The component that makes the attempt named by its configuration.
 pub(crate) fn probe(context: Context) -> ExitCode {
     let index = borsh::from_slice::<u32>(&context.configuration).unwrap_or(u32::MAX);
     let Some(attempt) = attempts().into_iter().nth(index as usize) else { return ExitCode::FAILURE };
@@ -249,7 +249,8 @@ fn memory_bomb(_: &Context) -> bool {
     }
 }
 
-/// The C library's getrandom may have such memory, within the bound on all memory. (Older kernels have none.)
+/// The C library's getrandom may use such memory, within the bound on all memory. (Older kernels do not have
+/// it.)
 fn droppable_memory_bomb(_: &Context) -> bool {
     let (some, access) = (1 << 20, PROT_READ | PROT_WRITE);
     let mut bytes = 0;

@@ -1,12 +1,13 @@
 //! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's
 //! `pulldb`).
 //!
-//! Order: blocks, the index, then a check that the tree of every record to be kept is whole, then keys and
-//! records, and `root` last. So the directory is the last release or this one however the pull ends, and what
-//! a pull that was killed has fetched is used by the next. What nobody needs any more goes at the very end.
+//! Order: blocks and the index come first; then the tree of every record to be retained is checked; then come
+//! keys and records, and `root` last. So the directory has the previous release or this one however the pull
+//! ends, and the next pull uses what a killed one has fetched. Files that nobody needs any more are removed
+//! at the end.
 //!
-//! Invariant: nothing is installed that was not checked from its record down. A pack's name only proves that
-//! it is the pack that an index names, and an index is a hint of whoever gave it.
+//! Invariant: nothing is put in place that was not checked from its record down. A pack's name only proves
+//! that it is the pack that an index names, and an index is an unsigned hint from a mirror.
 
 mod check;
 mod fetch;
@@ -37,18 +38,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Larger indexes are refused: they are held in memory, and nobody has signed how large they may be.
+/// Most bytes of an index: indexes are held in memory, and their size is not signed.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of a pull.
 pub struct PullOptions<'a> {
     /// The directory that becomes a mirror.
     pub target: &'a Path,
-    /// How many releases stay, this one included, if the source has so many.
+    /// How many releases to retain, this one included, if the source has so many.
     pub keep: usize,
-    /// Other directories with releases on this machine, of which blocks can be had.
+    /// Other release directories on this machine from which blocks can be copied.
     pub from: &'a [PathBuf],
-    /// Whether to skip reading again what was checked when it was pulled.
+    /// Whether to skip reading blocks again that an earlier pull has checked.
     pub quick: bool,
     /// How many files are fetched at once.
     pub connections: usize,
@@ -57,7 +58,7 @@ pub struct PullOptions<'a> {
 /// The progress of a pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Bytes of files that are there, and in all.
+    /// Bytes of files that are present, and bytes in all.
     pub bytes: (u64, u64),
     /// The number of blocks that were checked.
     pub blocks: u64,
@@ -66,15 +67,15 @@ pub struct Progress {
 /// The report of a pull, for people.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Report {
-    /// Number of the release that is there now.
+    /// Number of the release that the directory has now.
     pub sequence: u64,
-    /// The last second at which the release counts, since 1970.
+    /// The last second at which the release is in force, since 1970.
     pub valid_until_s: u64,
-    /// Whether another was there before, or none.
+    /// Whether the directory had another release, or none.
     pub changed: bool,
     /// The number of releases in the directory.
     pub releases: u64,
-    /// Bytes that came from mirrors.
+    /// Bytes received from mirrors.
     pub bytes_fetched: u64,
     /// Bytes of new files that were on this machine already.
     pub bytes_reused: u64,
@@ -92,7 +93,7 @@ pub struct Report {
     pub notices: Vec<String>,
 }
 
-/// Why a directory was not brought up to date. It is as it was before.
+/// Why a directory was not updated. It is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
     /// No mirror has a valid release, or it is revoked.
@@ -168,8 +169,8 @@ impl Steps<'_> {
     }
 }
 
-/// Brings a directory up to date. `progress` is called before each change on the disk and now and then, from
-/// several threads, and says whether to go on.
+/// Updates a directory. `progress` is called before each change on the disk and now and then, from several
+/// threads, and returns whether to go on.
 ///
 /// # Errors
 /// [`PullError`].

@@ -247,7 +247,7 @@ impl Line {
         self.send_all(&mut unsent).map(|_| ())
     }
 
-    /// Sends answers that wait; whether none is left.
+    /// Sends the answers in the queue. Returns whether none is left.
     fn drain(&self) -> Result<bool> {
         self.send_all(&mut self.unsent.lock())
     }

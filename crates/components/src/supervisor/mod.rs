@@ -326,7 +326,7 @@ impl Supervisor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // Regions and files go now, not when the last question about them was answered.
+        // Regions and files are dropped now, rather than when the last request for a listing was answered.
         self.shared.state.lock().slots.clear();
     }
 }

@@ -153,7 +153,7 @@ impl sign::Signer for RemoteSigner {
     }
 }
 
-/// The transcript whose digest a message to be signed ends with.
+/// The transcript whose digest is at the end of a message to be signed.
 fn transcript_of(message: &[u8]) -> Result<Vec<u8>, Error> {
     // 64 spaces, 33 bytes of purpose, a zero, and the digest.
     let digest = message.get(98..).unwrap_or_default();
@@ -364,7 +364,7 @@ impl FrontEnd {
         while connections.join_next().await.is_some() {}
     }
 
-    /// One connection, of which one stream is carried.
+    /// Serves one QUIC connection, of which one stream is relayed.
     async fn serve_quic(
         self: Arc<Self>,
         incoming: Incoming,
@@ -392,7 +392,7 @@ impl FrontEnd {
                 slot.note_proved_key();
                 let why = relay(pipe, inner, &self.limits, &mut slot).await;
                 tracing::debug!(connection = id, %address, why, "connection ended");
-                // Its last bytes are still on their way.
+                // Its last bytes may not have been delivered yet.
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
                 connection.close(0u32.into(), b"");
             }
@@ -417,7 +417,7 @@ async fn patiently<T>(
     finished.unwrap_or(Err(HandshakeError::Slow))
 }
 
-/// The stream to the back end that a handshake brought.
+/// The stream to the back end that a handshake has obtained.
 fn inner_of(handshake: &HandshakeState) -> Result<tokio::net::UnixStream, HandshakeError> {
     let stream = handshake.introduced.lock().take().ok_or(HandshakeError::NotIntroduced)?;
     Ok(tokio::net::UnixStream::from_std(stream)?)
