@@ -427,7 +427,7 @@ fn size(bytes: Option<u64>, directories: &Directories, format: Format) -> Outcom
 mod tests {
     use super::*;
 
-    /// Numbers of bytes are read as people write them, and nothing else is.
+    /// Proves: numbers of bytes are parsed as people write them, and other text is rejected.
     #[test]
     fn sizes() {
         for (text, expected) in

@@ -143,8 +143,8 @@ mod tests {
     use crate::args::{AnyCommand, Cli};
     use clap::CommandFactory;
 
-    /// Whatever can be left out is a command or an option of the command line, is asked for by its words with
-    /// nothing behind them, and is in no help once it is left out.
+    /// Proves: everything that can be left out is a command or an option, is recognised by its words alone,
+    /// and is in no help once it is left out.
     #[test]
     fn what_can_be_left_out() {
         let whole = Cli::<AnyCommand>::command();

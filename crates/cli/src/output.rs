@@ -132,7 +132,8 @@ pub fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Columns line up and lines have no blanks at their ends; control characters never reach a terminal.
+    /// Proves: columns are aligned and lines have no blanks at their ends; control characters never reach a
+    /// terminal.
     #[test]
     fn tables_and_foreign_text() {
         let rows = [vec!["a".to_owned(), "b".to_owned()], vec!["long".to_owned(), String::new()]];

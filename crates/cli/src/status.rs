@@ -620,7 +620,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Proves: what is known of a link is said, and what is not is left out.
+    /// Proves: what was measured of a link is reported, and the rest is left out.
     #[test]
     fn links_in_words() {
         let all = json!({"is_over_quic": true, "round_trip_us": 45_300, "sent_bytes_per_second": 44_261,

@@ -338,18 +338,18 @@ fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Asks for a greeting.
+    /// A request for a greeting.
     #[derive(Clone, Debug, Serialize, Deserialize)]
     pub struct Greet {
         name: String,
     }
 
-    /// Asks for bytes.
+    /// A request for bytes.
     #[derive(Clone, Debug, Serialize, Deserialize)]
     pub struct Fetch;
 
     requests! {
-        /// What the daemon of this test answers.
+        /// The requests that this test's daemon answers.
         TestRequest {
             Greet => String, QUICK;
             Fetch => Encoded<Vec<u64>>;
@@ -388,8 +388,8 @@ mod tests {
         assert!(Client::connect(&state).expect("no error").is_none());
     }
 
-    /// Proves: a daemon refuses a request of another version, or of none, in words and with
-    /// [`Exit::Protocol`]; a command says so of a daemon whose reply has no version.
+    /// Proves: a daemon refuses a request of another version, or without one, in words and with
+    /// [`Exit::Protocol`]; a command reports a daemon whose reply has no version.
     #[test]
     fn other_versions_are_told_so() {
         let (_dir, state) = listening();
@@ -406,7 +406,7 @@ mod tests {
             assert_eq!((failure.code, reply.version), (Exit::Protocol, VERSION), "{message}");
             assert!(failure.message.contains("not understood"), "{failure}");
         }
-        // A daemon from before there were versions.
+        // A daemon from before versions were introduced.
         let (near, mut far) = UnixStream::pair().expect("a pair");
         let old = std::thread::spawn(move || {
             receive(&mut far).expect("a request");

@@ -117,7 +117,7 @@ impl MakeWriter<'_> for RotatingLog {
 mod tests {
     use super::*;
 
-    /// A log that has grown is moved aside, older ones move up, and no more than the limit are kept.
+    /// Proves: a log that has grown is renamed, older ones move up, and no more than the limit stay.
     #[test]
     fn logs_turn_over() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -175,7 +175,7 @@ fn base(chosen: Option<&Path>, variable: &str, below_home: &str, for_root: &str)
 mod tests {
     use super::*;
 
-    /// A port in a name does not end a directory; whatever else is between colons is one.
+    /// Proves: the colon before a port in a name does not separate directories; all other colons do.
     #[test]
     fn lists_of_directories() {
         for (text, expected) in [

@@ -18,7 +18,7 @@ pub fn moment(ns: i64) -> String {
 mod tests {
     use super::*;
 
-    /// Known moments, a leap day and times before 1970 come out right.
+    /// Proves: some times with known results, a leap day and times before 1970 are converted correctly.
     #[test]
     fn moments() {
         assert_eq!(moment(0), "1970-01-01 00:00:00 UTC");

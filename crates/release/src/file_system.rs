@@ -142,8 +142,8 @@ mod tests {
         form::write(&Revocation { superuser: superuser.public(), statement })
     }
 
-    /// Only what the superuser has signed of this very file system is honoured, wherever it lies; what is
-    /// false is told.
+    /// Proves: only certificates signed by the superuser of this very file system take effect, whichever
+    /// directory they are in; invalid ones are reported.
     #[test]
     fn only_the_superuser_revokes() {
         let (superuser, other) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));

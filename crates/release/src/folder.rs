@@ -83,8 +83,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    /// Only regular files beneath the directory can be had, whatever somebody put there, and none of it
-    /// hangs.
+    /// Proves: only regular files beneath the directory can be opened, whatever else is there, and nothing
+    /// makes opening hang.
     #[test]
     fn nothing_else_can_be_had() {
         let outside = tempfile::tempdir().expect("a directory");

@@ -294,11 +294,11 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: what is put in is found, in the whole file and by head and page alone, and nothing else
-        /// is.
+        /// Proves: blocks in an index are found, in the whole file and by head and page alone, and no others
+        /// are.
         #[test]
         fn finds_what_is_there(mut keys in proptest::collection::vec(any::<u64>(), 0..1000), spread in 0..3u32) {
-            // Keys close together, so that fences are equal.
+            // The keys are close together, so that fences are equal.
             keys.iter_mut().for_each(|key| *key >>= spread * 24);
             let made = index(&keys);
             let bytes = made.clone().encode();
@@ -316,7 +316,7 @@ mod tests {
             }
         }
 
-        /// Proves: no bytes whatever make reading panic, and a head never claims more than the bound.
+        /// Proves: no bytes make the parser panic, and a head never exceeds its bound.
         #[test]
         fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), magic: bool) {
             if magic && bytes.len() >= 20 {

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::layout;
 
-    /// Every name of the layout is a name; nothing that means something else somewhere is.
+    /// Proves: every name of the layout is accepted, and no name that has another meaning somewhere.
     #[test]
     fn names() {
         let digest = Digest([0xab; 32]);
@@ -200,7 +200,7 @@ mod tests {
         assert!(!is_name(&"a".repeat(129)));
     }
 
-    /// What a mirror says cannot garble a terminal or a log.
+    /// Proves: text from a mirror cannot disturb a terminal or a log.
     #[test]
     fn text_of_mirrors() {
         assert_eq!(printable("fine"), "fine");

@@ -97,7 +97,7 @@ pub fn parse_span(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Nanoseconds count forwards also before 1970, and end where 64 bits do.
+    /// Proves: nanoseconds are counted correctly before 1970, and are limited to what 64 bits hold.
     #[test]
     fn before_1970_and_after_2262() {
         assert_eq!(nanoseconds(-2, 750_000_000), -1_250_000_000);
@@ -105,7 +105,8 @@ mod tests {
         assert_eq!((nanoseconds(i64::MAX, 1), nanoseconds(i64::MIN, 1)), (i64::MAX, i64::MIN));
     }
 
-    /// Times come out right and are read back; days that do not exist, and nonsense, are not.
+    /// Proves: times are formatted correctly and parsed back; days that do not exist, and other text, are
+    /// rejected.
     #[test]
     fn moments() {
         for (seconds, words) in [
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Every day from 1970 to 2400 is read back as itself.
+    /// Proves: every day from 1970 to 2400 is parsed back as itself.
     #[test]
     fn every_day() {
         for day in 0..157_000u64 {
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Spans are read with their unit and said in the largest.
+    /// Proves: durations are parsed with their unit, and formatted in a suitable one.
     #[test]
     fn spans() {
         assert_eq!(parse_span("7d"), Some(604_800));

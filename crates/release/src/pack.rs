@@ -79,7 +79,7 @@ mod tests {
     use holdfast_crypto::DigestKey;
     use proptest::prelude::*;
 
-    /// Proves: frames read back one after the other, and a cut one ends the row.
+    /// Proves: frames can be read back one after the other, and an incomplete one ends the list.
     #[test]
     fn frames_read_back() {
         let blocks: Vec<Block> = (0..3u8)
@@ -102,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: no bytes whatever make reading frames panic or loop.
+        /// Proves: no bytes make parsing frames panic or loop.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             for frame in Frame::all(&bytes) {

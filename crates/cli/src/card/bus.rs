@@ -34,7 +34,7 @@ fn in_sysfs(place: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Proves: disks behind one controller are on one bus, whatever kind it is.
+    /// Proves: disks behind one controller are on one bus, whatever its kind.
     #[test]
     fn buses() {
         let pci = "/sys/devices/pci0000:00/0000:00:14.0";

@@ -405,7 +405,7 @@ fn present(arguments: &CredentialPresent, format: Format) -> Outcome {
 mod tests {
     use super::*;
 
-    /// The stored form of version 1, and that nothing else is taken for it.
+    /// Proves: the stored form of version 1 is as documented, and nothing else is accepted.
     #[test]
     fn files_of_credentials() {
         let folder = tempfile::tempdir().expect("a folder");

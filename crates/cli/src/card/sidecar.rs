@@ -117,8 +117,8 @@ mod tests {
     use holdfast_crypto::PublicKey;
     use holdfast_stack::{PARTITIONS_MAX, Partition};
 
-    /// Proves: the record has its bytes (a golden vector), and that of the most partitions there may be fits
-    /// a block.
+    /// Proves: the record has the expected bytes (a golden vector), and one with the most partitions fits
+    /// into a block.
     #[test]
     fn record() {
         let geometry = Geometry { metadata_bytes: 0x1000, block_bytes: 512, data_blocks: 9 };
@@ -141,7 +141,8 @@ mod tests {
             "0900000000000000",
             "0000400000000000",
             "4000000000000000",
-            // Nobody signs. Records from before that was asked have zeroes here.
+            // No package signs for the drivers. In records from before that field was added, these bytes are
+            // zero.
             "00",
         ];
         assert_eq!(hex, expected.concat());

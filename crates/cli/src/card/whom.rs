@@ -191,8 +191,8 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
 mod tests {
     use super::*;
 
-    /// What is shown of an entry is read back as the same entry, and the rules for a program admit what the
-    /// principal does.
+    /// Proves: an entry that is displayed is parsed back as the same entry, and the rules for a program admit
+    /// what the principal does.
     #[test]
     fn shown_is_read() {
         let hex = "ab".repeat(32);

@@ -233,7 +233,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Proves: times are understood as people write them, to the end of what they say, and nonsense is not.
+    /// Proves: times are parsed as people write them, as the end of the given period, and other text is
+    /// rejected.
     #[test]
     fn times_are_understood() {
         let now = 1_700_000_000 * SECOND_NS;
@@ -253,8 +254,8 @@ mod tests {
         }
     }
 
-    /// Proves: a name is taken as it is, a time means the last state not after it, and what is not kept is
-    /// said so.
+    /// Proves: a name is used as it is, a time means the last state not after it, and a missing state is
+    /// reported.
     #[test]
     fn the_state_meant_is_found() {
         let state = |name: &str, log_size, second: i64| PastState {

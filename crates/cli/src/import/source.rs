@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// Proves: data is found around holes, and a change after opening is seen.
+    /// Proves: data is found around holes, and a change after opening is detected.
     #[test]
     fn holes_and_changes() {
         let dir = tempfile::tempdir().expect("a directory");

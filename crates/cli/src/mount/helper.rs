@@ -321,7 +321,7 @@ mod tests {
         failure.to_string()
     }
 
-    /// Proves: what asks something of holdfast gets there, and what speaks to others is left out.
+    /// Proves: options for Holdfast are passed on, and those for other programs are left out.
     #[test]
     fn options_are_translated() {
         assert_eq!(arguments("key=/k"), ["--key=/k"]);
@@ -375,8 +375,8 @@ mod tests {
         );
     }
 
-    /// Proves: a release is mounted without a key; what is for the other kind only is refused by name;
-    /// mirrors add up.
+    /// Proves: a release is mounted without a key; options for the other kind only are refused by name;
+    /// several mirrors are passed on.
     #[test]
     fn releases() {
         let device = format!("hf+release:{}@https://m/", "5e".repeat(32));
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Proves: of opposites and repetitions the last counts.
+    /// Proves: of opposite or repeated options, the last one is used.
     #[test]
     fn the_last_option_counts() {
         assert_eq!(arguments("key=/a,hard,ro,soft,rw,key=/b"), ["--key=/b"]);
@@ -421,7 +421,7 @@ mod tests {
         );
     }
 
-    /// Proves: nothing that asks for what will not be done is let through, and the message names it.
+    /// Proves: an option that will not be obeyed is refused, and the message names it.
     #[test]
     fn what_is_not_done_is_refused() {
         for option in [
@@ -447,7 +447,7 @@ mod tests {
         assert!(message("hf://h:1/f /mnt -o key=/k -q").contains("-q"));
     }
 
-    /// Proves: the flags of mount(8), alone or together; sloppy (-s) lets unknown options pass.
+    /// Proves: the flags of mount(8) are parsed, alone or together; sloppy (-s) lets unknown options pass.
     #[test]
     fn flags_are_understood() {
         let wish = |line| wish(line).expect("it makes sense");
@@ -457,14 +457,14 @@ mod tests {
         assert!(!wish("hf://h:1/f /mnt -n -o key=/k").fake);
     }
 
-    /// Proves: it is recognised by name, wherever it lies.
+    /// Proves: the program is recognised by its name, in any directory.
     #[test]
     fn the_name_decides() {
         assert!(is_meant(OsStr::new("mount.holdfast")) && is_meant(OsStr::new("/sbin/mount.holdfast")));
         assert!(!is_meant(OsStr::new("holdfast")) && !is_meant(OsStr::new("/mount.holdfast/holdfast")));
     }
 
-    /// Proves: what is translated is what `holdfast mount` understands, and values are checked as there.
+    /// Proves: `holdfast mount` understands the translated options, and checks their values.
     #[test]
     fn values_are_checked() {
         let run = |options: &str| {

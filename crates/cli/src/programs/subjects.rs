@@ -96,7 +96,7 @@ pub fn rule(text: &str) -> Outcome<Rule> {
 mod tests {
     use super::*;
 
-    /// A rule of a shared file system is about programs.
+    /// Proves: rules of a shared file system cannot name people.
     #[test]
     fn people_are_no_programs() {
         for who in ["user:bob", "group:staff", "key:abc"] {

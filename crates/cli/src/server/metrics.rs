@@ -248,8 +248,8 @@ fn put_witnesses(text: &mut Exposition, logs: &[LogStatus]) {
 mod tests {
     use super::*;
 
-    /// Proves: every figure has its help and type before it, names and values are as Prometheus parses them,
-    /// and what is not served is said.
+    /// Proves: every metric follows its help and type, names and values have Prometheus' form, and file
+    /// systems that are not served are reported.
     #[test]
     fn figures_are_in_prometheus_form() {
         let id = Digest([7; 32]);

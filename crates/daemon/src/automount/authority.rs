@@ -102,7 +102,7 @@ mod tests {
         Authorities { certpath, revocations, directories: Directories::default() }
     }
 
-    /// Directories of revocations below the automounted one do not wait for themselves or each other.
+    /// Proves: directories of revocations below the automounted one do not wait for themselves or each other.
     #[test]
     fn revocations_that_hold_revocations() {
         let all = authorities(Vec::new(), &["/local", "/hf/@a,1/x", "/hf/@b,2"]);
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(all.name_in(Path::new("/hf"), Path::new("/hf")), None);
     }
 
-    /// The first directory that has a name counts; one that cannot be looked into keeps the others from being
-    /// asked.
+    /// Proves: a name is taken from the first directory that has it. If a directory cannot be read, later
+    /// ones are not consulted.
     #[test]
     fn names_are_looked_for_in_turn() {
         let folder = tempfile::tempdir().expect("a folder");

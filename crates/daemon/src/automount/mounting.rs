@@ -208,7 +208,8 @@ mod tests {
     use super::*;
     use holdfast_testing::{PATIENCE, eventually_some};
 
-    /// The last line tells what happened, whatever was said before; what is not understood is told as it is.
+    /// Proves: the last line of the output decides, whatever came before; output in another form is reported
+    /// as it is.
     #[test]
     fn failures_are_understood() {
         let line = r#"{"error":{"exit_code":69,"code":"Unavailable","message":"nobody","hint":"look"}}"#;
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(late.trouble, Trouble::Unreachable);
     }
 
-    /// Children and their children are told from others.
+    /// Proves: children and their descendants are recognised, and other processes are not.
     #[test]
     fn descent() {
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().expect("sh runs");

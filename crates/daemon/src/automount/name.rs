@@ -76,7 +76,7 @@ mod tests {
         "5e".repeat(32)
     }
 
-    /// Every form says where to ask, by both protocols.
+    /// Proves: every form of name yields the addresses for both protocols.
     #[test]
     fn names_are_understood() {
         for (place, mirror, server) in [
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Servers that stand in for each other are named together, and are no mirror.
+    /// Proves: servers that stand in for each other are named together, and such a name yields no mirror.
     #[test]
     fn several_servers_in_one_name() {
         let name = Name::parse(format!("@a.example.org,[::1]:9,{}", id()).as_bytes()).expect("a name");
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(address.to_string(), format!("hf://a.example.org:7440,[::1]:9/{}", id()));
     }
 
-    /// What is none, among it all that shells and desktops look for, is told at a glance.
+    /// Proves: other names are rejected at once, including all those that shells and desktops look for.
     #[test]
     fn other_names_are_none() {
         let id = id();

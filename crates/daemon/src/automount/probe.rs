@@ -155,8 +155,8 @@ fn trouble(error: &AdmitError) -> Trouble {
 mod tests {
     use super::*;
 
-    /// What is found counts before anything that others say; what must not be used before who is wrong, and
-    /// that before who is not there.
+    /// Proves: a server that was found takes precedence over other answers; a refusal takes precedence over a
+    /// wrong server, and that over an absent one.
     #[test]
     fn verdicts() {
         let nobody = || Answer::Nobody("nobody".to_owned());

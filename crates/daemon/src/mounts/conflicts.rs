@@ -44,7 +44,7 @@ pub fn page(mut versions: Vec<ConflictCopy>, after: Option<&(i64, String)>) -> V
 mod tests {
     use super::*;
 
-    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one
+    /// Proves: pages follow each other without a gap, even if several versions were overwritten at the same
     /// time.
     #[test]
     fn pages_are_complete() {
@@ -74,8 +74,7 @@ mod tests {
         assert_eq!(found, all);
     }
 
-    /// Proves: the bytes of a part come through a message as they are, and what is no such message is
-    /// refused.
+    /// Proves: bytes of a part pass through a message unchanged, and other messages are refused.
     #[test]
     fn parts_survive_their_way() {
         let bytes: Vec<u8> = (0..=255).collect();

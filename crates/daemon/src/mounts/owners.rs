@@ -50,7 +50,7 @@ mod tests {
     use holdfast_content::UserId;
     use holdfast_crypto::SigningKey;
 
-    /// Proves: names are found, and what cannot be is refused with the names that there are.
+    /// Proves: names are found, and impossible mappings are refused with a list of the names that exist.
     #[test]
     fn names_are_found() {
         let membership = Membership::founding("fs", "root", SigningKey::from_seed(&[1; 32]).public());

@@ -62,8 +62,8 @@ mod tests {
     use holdfast_client::ReclaimedFile;
     use std::cell::RefCell;
 
-    /// Proves: nothing is removed at its first sight, only what was seen by the search before; a search that
-    /// fails begins anew.
+    /// Proves: a file is removed only if the search before found it too; after a failed search, two more are
+    /// needed.
     #[test]
     fn what_is_found_twice_is_removed() {
         let there = RefCell::new(vec![1, 2]);

@@ -280,7 +280,7 @@ impl AnchorKeeper for Keeper {
 mod tests {
     use super::*;
 
-    /// An anchor survives being written and read; whatever else there is is an error, never "no anchor".
+    /// Proves: an anchor can be written and read back; any other content is an error, never "no anchor".
     #[test]
     fn anchors_are_lines() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -290,7 +290,7 @@ mod tests {
         write(&path, &anchor).expect("written");
         assert_eq!(read(&path).expect("read"), Some(anchor));
         let good = std::fs::read_to_string(&path).expect("read");
-        // A line for a counter is of this anchor, this count and this key.
+        // The line for a counter depends on the anchor, the count and the key.
         let key = VolumeKey::new(&[1; 32], &[7; 16]);
         let line =
             |count: u64| format!("tpm {count} {}", hex(&key.anchor_tag(bound(&anchor, count).as_bytes())));

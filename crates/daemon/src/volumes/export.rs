@@ -312,7 +312,7 @@ fn fits_large_sectors(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Large sectors are for what has large blocks; whatever is not known gets small ones.
+    /// Proves: large sectors are chosen for content with large blocks; unknown content gets small ones.
     #[test]
     fn sectors() {
         let blank = vec![0; 72 << 10];

@@ -104,7 +104,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    /// A key that was made is read again, is nobody else's, and nothing else passes for one.
+    /// Proves: a key that was made can be read back, two keys differ, and other files are not accepted as
+    /// keys.
     #[test]
     fn key_files() {
         let folder = tempfile::tempdir().expect("a folder");

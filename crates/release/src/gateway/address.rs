@@ -115,7 +115,7 @@ pub fn encoded_path(path: &[Vec<u8>]) -> String {
 mod tests {
     use super::*;
 
-    /// Names of all kinds go into addresses and come out as they were, and never as something else than one
+    /// Proves: names of all kinds can be encoded in addresses and decoded again, and each is decoded as one
     /// name.
     #[test]
     fn all_names_come_back() {
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(field("finder=a", "find"), None);
     }
 
-    /// Nothing that people see is markup, moves other text, or hides.
+    /// Proves: no text on a page is markup, moves other text, or hides it.
     #[test]
     fn what_is_shown_is_harmless() {
         assert_eq!(display_name(b"a\x1b[2J\xff"), "a\\x1b[2J\\xff");

@@ -184,7 +184,8 @@ mod tests {
         )
     }
 
-    /// Nothing outside of the directory is shown, whatever links there are, and pipes are not waited for.
+    /// Proves: files outside of the directory are not served, whatever links exist, and pipes are not waited
+    /// for.
     #[test]
     fn nothing_outside() {
         let outside = tempfile::tempdir().expect("a directory");
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Pages of a directory have every name once, in order, whatever the order on disk.
+    /// Proves: the pages of a directory have every name once, in order, whatever the order on disk.
     #[test]
     fn pages() {
         let folder = tempfile::tempdir().expect("a directory");

@@ -355,7 +355,8 @@ mod tests {
         bytes.windows(what.len()).any(|window| window == what)
     }
 
-    /// Proves: nothing of a release can speak to overlayfs or give a program rights. What is `user.*` stays.
+    /// Proves: a release cannot pass instructions to overlayfs or give rights to programs. Attributes in
+    /// `user.*` stay.
     #[test]
     fn nothing_is_smuggled() {
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
@@ -386,7 +387,7 @@ mod tests {
         assert!(holds(&bytes, &0o100_755u16.to_le_bytes()) && !holds(&bytes, &0o106_755u16.to_le_bytes()));
     }
 
-    /// Proves: a tree of twenty blocks that unfolds to a million directories is given up, and so is one that
+    /// Proves: a tree of twenty blocks that unfolds to a million directories is refused, and so is one that
     /// is deeper than any path.
     #[test]
     fn trees_without_end() {

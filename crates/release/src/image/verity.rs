@@ -157,8 +157,8 @@ mod tests {
         measure.finish().to_string()
     }
 
-    /// Proves: it is the kernel's digest. The first is that of every empty file, as fsverity-utils documents
-    /// it; the others were made by `fsverity digest` of the same bytes.
+    /// Proves: the digest equals the kernel's. The first is that of every empty file, as fsverity-utils
+    /// documents it; the others were made by `fsverity digest` from the same bytes.
     #[test]
     fn is_the_kernels() {
         assert_eq!(hex(b""), "3d248ca542a24fc62d1c43b916eae5016878e2533c88238480b26128a1f1af95");
@@ -179,8 +179,8 @@ mod tests {
         (1_000_000, "dbe1b6c44240d0b0642a25e6c1d5e399381c87474f3dcda2f3acb9495fa159d6"),
     ];
 
-    /// Proves: zeroes that are only counted are measured as zeroes that are there, wherever they begin and
-    /// end, and pieces as the whole.
+    /// Proves: counted zeroes give the same digest as zero bytes, wherever they begin and end; and bytes
+    /// given in pieces give the same as all at once.
     #[test]
     fn zeroes_are_zeroes() {
         for (before, zeroes, after) in [
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Proves: a hole of any length is measured at once.
+    /// Proves: a hole of any length is processed at once.
     #[test]
     fn long_holes_cost_nothing() {
         let mut measure = VerityHasher::default();

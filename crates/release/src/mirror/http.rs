@@ -447,7 +447,7 @@ fn fault(error: Error) -> Fault {
 mod tests {
     use super::*;
 
-    /// What a part is said to be is read strictly.
+    /// Proves: the header that describes a part is parsed strictly.
     #[test]
     fn content_ranges() {
         assert_eq!(content_range("bytes 0-9/100"), Some((0..10, Some(100))));

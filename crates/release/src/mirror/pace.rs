@@ -86,7 +86,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Whoever keeps the pace may take as long as it takes; whoever drips is given up soon after the grace.
+    /// Proves: a transfer that keeps the pace may take as long as needed; one that is too slow is abandoned
+    /// soon after the grace period.
     #[test]
     fn pace() {
         let patience =

@@ -59,8 +59,8 @@ mod tests {
         speed
     }
 
-    /// A near mirror on a thin line is the better one for short answers, a far one on a thick line for long
-    /// ones.
+    /// Proves: a near mirror on a slow line is preferred for short answers, and a far one on a fast line for
+    /// long ones.
     #[test]
     fn what_is_faster_depends_on_the_length() {
         let near = measured(&[(5, 1000), (1005, 1_000_000)]);
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(Speed::default().expected_s(1), None);
     }
 
-    /// A slow start is forgotten.
+    /// Proves: the effect of a slow start fades.
     #[test]
     fn a_slow_start() {
         let mut answers = vec![(5000, 100)];

@@ -260,7 +260,7 @@ mod tests {
         FirstTouches(paths.iter().map(|path| touch(path)).collect())
     }
 
-    /// Proves: only the first touch of a path counts, in the order of touches, and there is a bound.
+    /// Proves: only the first read of a path is recorded, in order, and the list is bounded.
     #[test]
     fn the_first_counts() {
         let recorder = Recorder::default();
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(form::read::<FirstTouches>(&form::write(&recorder.list())).unwrap(), recorder.list());
     }
 
-    /// Proves: what was touched last time comes first, what was touched earlier after it, each path once.
+    /// Proves: the reads of the last mount come first, earlier ones after them, each path once.
     #[test]
     fn newer_before_older() {
         let both = list(&["b", "c"]).before(list(&["a", "b", "d"]));
@@ -289,7 +289,7 @@ mod tests {
         assert!(both.0.len() == TOUCHES_MAX && both.0[0] == touch("new"));
     }
 
-    /// Proves: a list is read as it was written; one that is damaged, too long or not there is no list.
+    /// Proves: a list is read as it was written; one that is damaged, too long or missing counts as empty.
     #[test]
     fn files() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(FirstTouches::read(&path), list(&[]));
     }
 
-    /// Proves: whoever waits is seen to, and is forgotten when done.
+    /// Proves: a waiting reader is noticed, and forgotten when it is done.
     #[test]
     fn who_waits() {
         let waiting = WaitingReaders::default();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: no bytes whatever make reading a list panic.
+        /// Proves: no bytes make parsing a list panic.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = form::read::<FirstTouches>(&[b"HF-warm\x01".as_slice(), &bytes].concat());

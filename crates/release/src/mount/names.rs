@@ -168,8 +168,8 @@ mod tests {
         Some((path.join("/"), tree.reference().length))
     }
 
-    /// Proves: the path of a file stays known while the kernel knows the file, whatever it forgets first and
-    /// by whichever of its names it was found; and afterwards nothing is left.
+    /// Proves: the path of a file stays in the table while the kernel has the file, whatever it forgets
+    /// first, and under whichever name it was found; afterwards the table is empty.
     #[test]
     fn paths_outlive_their_directories() {
         let mut names = Names::default();
@@ -194,9 +194,9 @@ mod tests {
         names.forget(file, 5);
     }
 
-    /// Proves: a file in a directory of an old release is found in that one, what is the same in a new one in
-    /// the one looked at last; and a file that stays known through many releases does not gather the names it
-    /// had in them.
+    /// Proves: a file in a directory of an old release is found in that release; a file that did not change
+    /// is found in the release where it was last looked up. A file that stays in use through many releases
+    /// does not accumulate names.
     #[test]
     fn releases_come_and_go() {
         let mut names = Names::default();

@@ -194,8 +194,8 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> PublishError {
 mod tests {
     use super::*;
 
-    /// Proves: however large what is remembered is, little of it waits in memory, and all of it is there
-    /// later.
+    /// Proves: however much is remembered, little of it is in memory before it is written, and all of it is
+    /// there later.
     #[test]
     fn little_waits_in_memory() {
         let folder = tempfile::tempdir().unwrap();

@@ -71,7 +71,7 @@ fn set(patterns: &[String]) -> Result<GlobSet, BadPattern> {
 mod tests {
     use super::*;
 
-    /// Proves: patterns mean what `Rules::new` says.
+    /// Proves: patterns match as `Rules::new` describes.
     #[test]
     fn patterns() {
         let rules = Rules::new(

@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Proves: whatever an index says, the pieces of a pack are all of it, one after the other.
+        /// Proves: whatever an index contains, the pieces of a pack cover all of it, one after the other.
         #[test]
         fn pieces_are_the_whole(
             frames in proptest::collection::vec((0..300_000u32, 0..150_000u32), 0..20),

@@ -51,7 +51,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Proves: time runs while nobody needs a file, begins anew when somebody has needed it, and survives on
+    /// Proves: the time counts while a file is not needed, restarts after it was needed, and is stored on
     /// disk.
     #[test]
     fn windows() {

@@ -41,7 +41,7 @@ mod tests {
     use crate::layout;
     use holdfast_crypto::Digest;
 
-    /// The layout is served, and nothing besides.
+    /// Proves: the names of the layout are served, and no others.
     #[test]
     fn what_is_served() {
         let digest = Digest([0xa7; 32]);

@@ -45,7 +45,7 @@ fn parse(text: &str) -> Option<(Option<u64>, Option<u64>)> {
 mod tests {
     use super::*;
 
-    /// As RFC 9110, section 14, has it.
+    /// Proves: ranges are interpreted as in RFC 9110, section 14.
     #[test]
     fn ranges() {
         for (header, bytes, expected) in [
