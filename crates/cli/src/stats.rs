@@ -198,10 +198,9 @@ fn figure(engine: &Value, path: &[&str]) -> u64 {
     path.iter().try_fold(engine, |value, name| value.get(name)).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The terminal, if standard input and output are one. Keys are read at once and not echoed, until this is
-/// dropped.
+/// The terminal. If standard input is one, its keys are read at once and not echoed, until this is dropped.
 struct Terminal {
-    /// Whether the terminal can be cleared.
+    /// Whether standard output is a terminal that can be cleared.
     is_smart: bool,
     before: Option<Termios>,
 }

@@ -47,7 +47,7 @@ pub enum RuleViolation {
     /// A period ends before it begins, or after the year 9999.
     #[error("{part} lasts from {} to {}", moment(*.from_s), moment(*.until_s))]
     Period {
-        /// What lasts so long.
+        /// The part that has this period.
         part: &'static str,
         /// The beginning, in seconds since 1970.
         from_s: u64,

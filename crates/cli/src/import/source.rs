@@ -14,7 +14,7 @@ use std::path::Path;
 /// Most bytes of attributes that Holdfast stores.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// What kind of thing something is.
+/// The kind of a file, from its metadata.
 pub fn kind_of(metadata: &Metadata) -> InodeKind {
     let kind = metadata.file_type();
     match () {

@@ -268,7 +268,7 @@ impl Places {
             for (number, known) in &self.inner.lock().known {
                 match &known.is {
                     Is::Place(_, State::Mounted(_)) => mounted.push((known.used, *number)),
-                    // These include the mount for which room is made.
+                    // The mount for which room is made is one of these.
                     Is::Place(_, State::Mounting(_) | State::Unmounting(..)) => busy += 1,
                     _ => {}
                 }

@@ -38,7 +38,7 @@ pub struct VolumeRecord {
     pub key: PathBuf,
     /// Bytes of the volume.
     pub size_bytes: u64,
-    /// Whether the whole disk belongs to the volume.
+    /// Whether all of the disk has been taken over: every block was hashed.
     pub protected: bool,
     /// Absolute path of the anchor, if the operator chose one.
     pub anchor: Option<PathBuf>,

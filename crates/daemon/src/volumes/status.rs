@@ -20,7 +20,7 @@ pub struct VolumeStatus {
     pub key: PathBuf,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Whether the whole disk belongs to the volume.
+    /// Whether all of the disk has been taken over: every block was hashed.
     pub protected: bool,
     /// The export, if it is attached.
     pub attached: Option<Attached>,

@@ -30,9 +30,9 @@ const IMMUTABLE_FOR: Duration = Duration::from_secs(60);
 /// would wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It may not: [`ReadError::WouldWait`] is returned instead.
+    /// The call must not wait: [`ReadError::WouldWait`] is returned instead.
     No,
-    /// It may.
+    /// The call may wait.
     Yes,
 }
 
