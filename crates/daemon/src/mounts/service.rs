@@ -39,7 +39,7 @@ use std::time::Duration;
 const SPOOL: &str = "spool";
 /// Number of files whose traffic `status` lists.
 const FILES_TOLD: usize = 64;
-/// After the order to end, the process stays for so long if programs still use a mount.
+/// After it was asked to end, the process stays for so long if programs still use a mount.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves until the end, logging to the key's log file; reports to the waiting command whether it started.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// After the order to end, the volume stays attached for so long if programs still use it.
+/// After the process was asked to end, the volume stays attached for so long if programs still use it.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 /// How often it checks whether a checkpoint was made.
 const LOOK: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ impl Drop for Job {
 struct State {
     /// Whether the export has ended, so that no program can use the volume any more.
     unused: bool,
-    /// Whether a signal has ordered the end.
+    /// Whether a signal has asked the process to end.
     hurried: bool,
     /// The outcome of closing, once the volume is closed.
     closed: Option<Outcome>,
