@@ -427,7 +427,7 @@ impl Mirrors {
 
     /// Like [`Mirrors::get_checked`], for a `check` that relies on unsigned data from some mirror. If content
     /// does not pass, that data may be at fault. So a mirror is dropped only when another has content that
-    /// passes. `expected` is the digest of the block that should be there.
+    /// passes, or if no other can be asked. `expected` is the digest of the block that should be there.
     ///
     /// # Errors
     /// The failure of each mirror.
