@@ -1,7 +1,7 @@
 //! `holdfast fs`: users, groups and devices.
 //!
-//! Changes are signed with the superuser's key. When a process serves mounts of that key, it makes them, because
-//! it holds the signer; otherwise a signer is started here for the one change.
+//! Changes are signed with the superuser's key. If a process serves mounts of that key, it makes them,
+//! because it has the signer; otherwise a signer is started here for the one change.
 
 pub mod asking;
 pub mod changing;
@@ -22,9 +22,9 @@ use indicatif::HumanBytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the superuser is called.
+/// The name of the superuser.
 const SUPERUSER_NAME: &str = "superuser";
-/// What everybody must know about a new file system.
+/// The notice about a new file system for its creator.
 const NOTICE: &str = "\
 Give this address to its members; it is all they need to tell the true file system from a false one.
 Note: every member can read everything in it, and so can whoever runs the server (until sealing exists).

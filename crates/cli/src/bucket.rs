@@ -1,4 +1,4 @@
-//! Buckets as places of releases, as arguments name them and as people are told of them.
+//! Buckets as targets of releases: their names in arguments, and messages about them.
 
 use crate::reading::args::Sending;
 use crate::reading::source::span_of;
@@ -9,18 +9,18 @@ use holdfast_release::send::{BucketTrust, Progress, Report};
 use indicatif::ProgressBar;
 use std::path::Path;
 
-/// How addresses of buckets begin.
+/// The prefix of a bucket's address.
 const SCHEME: &str = "s3://";
 
-/// The address of a bucket, if that is what was given in place of a directory.
+/// The address of a bucket, if one was given in place of a directory.
 pub fn address(place: &Path) -> Option<&str> {
     place.to_str().filter(|text| text.starts_with(SCHEME))
 }
 
-/// A prefix of a bucket by its address. Nothing is asked yet.
+/// Opens a prefix of a bucket by its address. No request is sent yet.
 ///
 /// # Errors
-/// It is no address, or another process of this machine works on it.
+/// The text is not an address, or another process of this machine works on the prefix.
 pub fn open(address: &str, directories: &Directories) -> Outcome<BucketTarget> {
     let (folder, trust) = (directories.cache_base()?.join("publish"), directories.releases_base()?);
     make_private(&folder)?;
@@ -28,10 +28,10 @@ pub fn open(address: &str, directories: &Directories) -> Outcome<BucketTarget> {
     Ok(BucketTarget::open(address, &folder, trust)?)
 }
 
-/// How to send to a bucket, with so many connections.
+/// The settings for sending to a bucket over so many connections.
 ///
 /// # Errors
-/// A span of time is none.
+/// A duration is not valid.
 pub fn sending(arguments: &Sending, connections: usize) -> Outcome<SendingOptions> {
     let window_s = match arguments.prune_after.as_str() {
         "0" => 0,
@@ -41,7 +41,7 @@ pub fn sending(arguments: &Sending, connections: usize) -> Outcome<SendingOption
     Ok(SendingOptions { window_s, belief, connections })
 }
 
-/// Shows how far sending is.
+/// Displays the progress of sending.
 pub fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_length(progress.bytes.1);
     bar.set_position(progress.bytes.0);

@@ -1,4 +1,4 @@
-//! `holdfast cache`: what is kept on this machine of file systems and releases.
+//! `holdfast cache`: what is cached on this machine of file systems and releases.
 
 use crate::output::{Format, bytes_bar, clean, progress, table};
 use clap::{Args, Subcommand};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// Folder of the caches of releases.
 const RELEASES: &str = "releases";
-/// How often it is looked how far a pin is.
+/// How often the progress of a pin is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// `holdfast cache`
@@ -96,7 +96,7 @@ it is. Pinning once more brings it up to date at once. All that is pinned may ta
     },
 }
 
-/// A number of bytes, as in `20G`.
+/// Parses a number of bytes, such as `20G`.
 pub fn bytes_of(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
@@ -160,7 +160,7 @@ fn folders(directories: &Directories) -> Outcome<Vec<Folder>> {
     Ok(found)
 }
 
-/// What is shown of one cache.
+/// The report on one cache.
 #[derive(Serialize)]
 struct CacheOutput {
     name: String,
@@ -172,7 +172,8 @@ struct CacheOutput {
     bytes_max: u64,
     blocks: usize,
     pins: Vec<PinState>,
-    /// Of the mounts that run: blocks that were found here, in memory, and had to be fetched.
+    /// For the mounts that are running: blocks that were found on disk and in memory, and that had to be
+    /// fetched.
     hits: Option<Hits>,
 }
 
@@ -202,14 +203,14 @@ pub fn run(arguments: &Cache, directories: &Directories, format: Format) -> Outc
     }
 }
 
-/// Processes that serve mounts, with what they say.
+/// The processes that serve mounts, with their reports.
 fn processes(directories: &Directories) -> Outcome<Vec<(PathBuf, MountDaemonStatus)>> {
     let mut found = Vec::new();
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
         match client.call(&Status) {
             Ok(status) => found.push((state_dir, status)),
-            // It ended just now.
+            // It has just ended.
             Err(failure) if failure.code == Exit::Unavailable => {}
             Err(failure) => return Err(failure),
         }
@@ -301,10 +302,10 @@ fn describe(shown: &CacheOutput) -> String {
     format!("{}\n{}", shown.name, table(&rows))
 }
 
-/// A place in a mounted file system.
+/// A path in a mounted file system.
 struct CachedPath {
     state_dir: PathBuf,
-    /// From the file system's root.
+    /// The path from the file system's root.
     path: String,
 }
 
@@ -412,7 +413,7 @@ fn size(bytes: Option<u64>, directories: &Directories, format: Format) -> Outcom
             .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))?;
         for folder in folders(directories)? {
             DiskCache::choose_size(&folder.path, bytes).map_err(|error| folder.failed(&error))?;
-            // Opening it removes what is too much.
+            // Opening a cache removes what exceeds the new size.
             folder.open(directories)?;
         }
     }
@@ -426,7 +427,7 @@ fn size(bytes: Option<u64>, directories: &Directories, format: Format) -> Outcom
 mod tests {
     use super::*;
 
-    /// Numbers of bytes are read as people write them, and nothing else is.
+    /// Proves: numbers of bytes are parsed as people write them, and other text is rejected.
     #[test]
     fn sizes() {
         for (text, expected) in

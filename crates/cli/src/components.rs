@@ -1,4 +1,5 @@
-//! `holdfast components`: which sandboxed processes run, what each may do, and whether sandboxes hold here.
+//! `holdfast components`: lists the running sandboxed processes with their permissions, and checks whether
+//! sandboxes work here.
 
 use crate::output::{Format, clean, table};
 use clap::Args;
@@ -38,10 +39,10 @@ pub struct Components {
     pub check: bool,
 }
 
-/// Shows components, or tries sandboxes.
+/// Lists components, or checks sandboxes.
 ///
 /// # Errors
-/// Sandboxes cannot be made here, or do not hold.
+/// Sandboxes cannot be created here, or are not effective.
 pub fn run(arguments: &Components, format: Format) -> Outcome {
     if arguments.check {
         return check(format);
@@ -61,7 +62,7 @@ fn failure(error: &ComponentError) -> Failure {
     Failure::new(Exit::System, error.to_string())
 }
 
-/// Puts what this system lacks below a text.
+/// Appends the sandbox restrictions that this system lacks to a text.
 fn with_walls(text: String, lacking: &[Wall]) -> String {
     match weaker(lacking) {
         Some(words) => format!("{text}\n\n{words}"),
@@ -86,7 +87,7 @@ fn check(format: Format) -> Outcome {
     }
 }
 
-/// A supervisor's components for people.
+/// The components of a supervisor, for people.
 fn words(listing: &Listing) -> String {
     let mut out = format!("{} (process {})\n", clean(&listing.name), listing.pid);
     for component in &listing.components {

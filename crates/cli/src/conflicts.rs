@@ -1,6 +1,7 @@
 //! `holdfast conflicts`: versions of files that were overwritten by somebody who had not seen them.
 //!
-//! They are kept in the file system itself; the process that serves a mount of it finds, reads and verifies them.
+//! They are stored in the file system itself; the process that serves a mount of it finds, reads and verifies
+//! them.
 
 use crate::args::{Conflicts, ConflictsCommand};
 use crate::output::{Format, bytes_bar, clean};
@@ -80,7 +81,7 @@ fn find(id: &str, of: Option<&str>, directories: &Directories) -> Outcome<Proces
     }
 }
 
-/// What it can be asked about versions.
+/// Requests about conflict copies.
 trait Keeping {
     fn conflicts(&self) -> Outcome<Vec<Conflict>>;
     fn get(&self, id: &str, out: &Path) -> Outcome<u64>;
@@ -102,7 +103,8 @@ impl Keeping for Process {
         }
     }
 
-    /// Copies a version to a new file, a part at a time; holes stay holes. Nothing is left of it if that fails.
+    /// Copies a version to a new file, a part at a time; holes stay holes. The file is removed again if that
+    /// fails.
     fn get(&self, id: &str, out: &Path) -> Outcome<u64> {
         let failed = |error: std::io::Error| {
             let code = match error.kind() {

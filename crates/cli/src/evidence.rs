@@ -1,4 +1,4 @@
-//! `holdfast evidence`: what was kept of a server's misbehaviour, for its user and for third parties.
+//! `holdfast evidence`: stored evidence of a server's misbehaviour, for its user and for third parties.
 
 mod head;
 pub mod merge;

@@ -1,5 +1,6 @@
-//! What this program was built with (`[features]` in Cargo.toml), and what follows where a feature was left out: its
-//! commands and options are in no help, manual page or completion, and whoever gives them is told why they do nothing.
+//! The features that this program was built with (`[features]` in Cargo.toml). If a feature was left out, its
+//! commands and options appear in no help, manual page or completion, and using them results in an
+//! explanation.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -7,13 +8,13 @@ use holdfast_failure::{Failure, built_without};
 use serde::Serialize;
 use std::ffi::OsString;
 
-/// A feature, and the parts of the command line that are its own.
+/// A feature, and its parts of the command line.
 struct Feature {
     name: &'static str,
     is_built: bool,
-    /// Commands, each by the words behind `holdfast`; former spellings too.
+    /// Its commands, each as the words after `holdfast`; former spellings too.
     commands: &'static [&'static [&'static str]],
-    /// A command that stays, and the options of it that do not.
+    /// Its options of a command that exists without it.
     options: Option<(&'static [&'static str], &'static [&'static str])>,
 }
 
@@ -83,7 +84,7 @@ impl VersionOutput {
     }
 }
 
-/// Takes what was left out from the help of a command line; it goes on being understood.
+/// Hides what was left out from the help of a command line, which still parses it.
 pub fn fit(command: Command) -> Command {
     left_out().fold(command, without)
 }
@@ -104,7 +105,7 @@ fn without(command: Command, feature: &Feature) -> Command {
     })
 }
 
-/// Changes one command within another, if it is there.
+/// Changes a command within another, if it exists.
 fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> Command {
     match path {
         [] => change(command),
@@ -115,7 +116,8 @@ fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> C
     }
 }
 
-/// Why a command line is refused that asks for what was left out, whatever else may be wrong with it.
+/// The failure for a command line that uses a feature that was left out, even if the command line has other
+/// errors too.
 pub fn refusal(command: Command, arguments: impl Iterator<Item = OsString>) -> Option<Failure> {
     left_out().next()?;
     let matches = command.ignore_errors(true).try_get_matches_from(arguments).ok()?;
@@ -141,8 +143,8 @@ mod tests {
     use crate::args::{AnyCommand, Cli};
     use clap::CommandFactory;
 
-    /// Whatever can be left out is a command or an option of the command line, is asked for by its words with nothing behind
-    /// them, and is in no help once it is left out.
+    /// Proves: everything that can be left out is a command or an option, is recognised by its words alone,
+    /// and is in no help once it is left out.
     #[test]
     fn what_can_be_left_out() {
         let whole = Cli::<AnyCommand>::command();

@@ -1,4 +1,4 @@
-//! `holdfast release gateway`: a release or a directory as pages.
+//! `holdfast release gateway`: serves a release or a directory as web pages.
 
 use crate::args::Gateway;
 use crate::listening;
@@ -39,7 +39,7 @@ pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
     Ok(server.run(listening::announced(says))?)
 }
 
-/// The directory that is meant, if it is no release.
+/// The directory that the arguments name, if it is not a release.
 fn directory(source: &ReleaseSource) -> Outcome<Option<PathBuf>> {
     let path = Path::new(&source.release);
     if source.demands.id.is_some() || source.release.starts_with(SCHEME) || !path.is_dir() {

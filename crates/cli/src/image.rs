@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Whether an image is meant, by the name of its directory.
+/// Whether the name is that of an image's directory.
 pub fn is_meant(name: &str) -> bool {
     image::is_image(Path::new(name))
 }
@@ -150,7 +150,7 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
     })
 }
 
-/// `holdfast mount` of an image's directory. What is mounted, and where.
+/// `holdfast mount` of an image's directory. Returns the mount point and what is mounted.
 pub fn mount(arguments: &Mount) -> Outcome<(PathBuf, String)> {
     let usage = |message: &str| Err(Failure::new(Exit::Usage, message));
     if arguments.key.is_some() {
@@ -178,7 +178,7 @@ pub fn mount(arguments: &Mount) -> Outcome<(PathBuf, String)> {
     Ok((target, format!("{SOURCE}{}", directory.display())))
 }
 
-/// What a mounted image says of itself; `source` is what the table of mounts has.
+/// The status of a mounted image, in lines; `source` is its source in the table of mounts.
 pub fn says(source: &str) -> Option<Vec<String>> {
     let directory = Path::new(source.strip_prefix(SOURCE)?);
     let first = match image::image_at(directory) {

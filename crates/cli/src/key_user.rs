@@ -1,5 +1,5 @@
-//! Whoever signs with a device's key: the process that serves mounts of it, or an engine that is started here for one command.
-//! Only one process may at a time; one that begins or ends is waited for.
+//! The signer of a device's key: the process that serves its mounts, or an engine that is started here for
+//! one command. Only one process may sign at a time, so one that is starting or ending is waited for.
 
 use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_client::{Engine, EngineConfig};
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// Pauses between attempts.
 const PAUSES: ConstantBuilder = ConstantBuilder::new().with_delay(Duration::from_millis(100));
 
-/// Who signs with a key.
+/// The signer of a key.
 pub enum KeyUser {
     /// A process that serves mounts.
     Process(Client),
-    /// An engine of this process, to be stopped in the end.
+    /// An engine in this process, which must be stopped in the end.
     Engine(Arc<Engine>),
 }
 
@@ -46,10 +46,10 @@ impl KeyUser {
     }
 }
 
-/// Tries again, so often, while another process uses what is wanted.
+/// Calls `attempt` again, at most so often, while it fails because another process uses the key.
 ///
 /// # Errors
-/// Those of the last attempt.
+/// The error of the last attempt.
 pub fn until_free<T>(attempts: usize, attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     let is_in_use = |failure: &Failure| failure.code == Exit::InUse;
     attempt.retry(PAUSES.with_max_times(attempts)).when(is_in_use).call()

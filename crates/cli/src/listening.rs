@@ -1,4 +1,5 @@
-//! What all servers of this program begin with: where they listen, who faces the network, and what they say once they serve.
+//! The common start of all servers of this program: the listening address, the process that faces the
+//! network, and the announcement.
 
 use crate::output::line;
 use holdfast_components::Program;
@@ -9,7 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::pin;
 use std::task::Poll;
 
-/// The program of a server's front end; none if the server itself is to face the network.
+/// The program of a server's front end; `None` if the server itself faces the network.
 pub fn front_end(one_process: bool) -> Outcome<Option<Program>> {
     if one_process {
         tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
@@ -18,7 +19,7 @@ pub fn front_end(one_process: bool) -> Outcome<Option<Program>> {
     Ok(Some(Program::current().map_err(RunError::Sandbox)?))
 }
 
-/// What an address that is listened on means; the first of several.
+/// Resolves an address to listen on; the first of several.
 pub fn resolve(listen: &str) -> Outcome<SocketAddr> {
     let wrong = |why: String| {
         Failure::new(Exit::Usage, format!("'{listen}' cannot be listened on: {why}"))
@@ -31,7 +32,7 @@ pub fn resolve(listen: &str) -> Outcome<SocketAddr> {
         .ok_or_else(|| wrong("it has no address".to_owned()))
 }
 
-/// Says that a server serves, once signals are heeded, and is done when one asks it to stop.
+/// Announces that a server serves, once signals are handled; completes when a signal asks it to stop.
 pub async fn announced(text: String) {
     let mut signalled = pin!(until_signalled());
     let is_over = poll_fn(|cx| Poll::Ready(signalled.as_mut().poll(cx).is_ready())).await;

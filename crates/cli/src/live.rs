@@ -1,5 +1,5 @@
-//! Live file systems as sources of releases: a directory of one, read by one verified view, and its server, from which
-//! mirrors may have the blocks.
+//! Live file systems as sources of releases: a directory, read through one verified view, and the server,
+//! from which mirrors may get the blocks.
 
 use crate::key_user::KeyUser;
 use holdfast_client::reader::{self, VerifiedView};
@@ -17,16 +17,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a live file system's address begins.
+/// The prefix of a live file system's address.
 const SCHEME: &[u8] = b"hf://";
-/// How long the server is waited for.
+/// How long to wait for the server.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How often it is tried again while another process begins or ends to use the key.
+/// How often the command retries while another process starts or stops using the key.
 const ATTEMPTS: usize = 50;
-/// Most bytes of blocks kept in memory.
+/// Most bytes of blocks in memory.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// A directory of a live file system, by its address.
+/// A directory of a live file system, given by its address.
 pub struct LiveDirectory {
     /// The file system.
     pub address: Address,
@@ -34,10 +34,10 @@ pub struct LiveDirectory {
     pub path: Vec<u8>,
 }
 
-/// What `hf://HOST:PORT/FSID/PATH` names; `None` if it begins otherwise.
+/// Parses `hf://HOST:PORT/FSID/PATH`; `None` if the text begins otherwise.
 ///
 /// # Errors
-/// It is no address.
+/// The text is not a valid address.
 pub fn parse(text: &Path) -> Outcome<Option<LiveDirectory>> {
     let Some(rest) = text.as_os_str().as_bytes().strip_prefix(SCHEME) else { return Ok(None) };
     let mut parts = rest.splitn(3, |byte| *byte == b'/');
@@ -49,7 +49,7 @@ pub fn parse(text: &Path) -> Outcome<Option<LiveDirectory>> {
     Ok(Some(LiveDirectory { address, path }))
 }
 
-/// A live directory, opened for publishing.
+/// A live directory that was opened for publishing.
 pub struct Opened {
     /// The view.
     pub base: Base,
@@ -57,14 +57,15 @@ pub struct Opened {
     pub server: Arc<dyn Remote>,
 }
 
-/// Opens a live file system with a device's key. Only one process may sign with it: if one does, it is asked.
+/// Opens a live file system with a device's key. Only one process may sign with it, so if a process does, it
+/// is asked.
 ///
 /// # Errors
-/// The key is no member's, the server cannot be reached, or it shows something wrong.
+/// The key is no member's, the server cannot be reached, or its answer is wrong.
 pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome<Opened> {
     let key = keys::read(key)?;
     let (signing, reading) = match key {
-        // Each of the two is handed a copy, and this process keeps none.
+        // A copy is handed to each of the two processes, and this one forgets the key.
         Key::Here(key) => (Key::Here(key.clone()), Key::Here(key)),
         Key::Kept(key) => (Key::Kept(key.clone()), Key::Kept(key)),
         handed @ Key::Handed(_) => return Err(handed.into_holder().map(drop).unwrap_err()),
@@ -89,10 +90,10 @@ pub fn connect(address: &Address, key: Key) -> Outcome<Arc<dyn Remote>> {
     Ok(reader::connect_with(address, &processes, DEADLINE)?)
 }
 
-/// The origin of a release, to be asked for data with any member's key.
+/// The origin of a release, which a server asks for data with any member's key.
 ///
 /// # Errors
-/// It is no address, the key is no member's, or the server cannot be reached.
+/// The address is not valid, the key is no member's, or the server cannot be reached.
 pub fn origin(address: &str, key: &Path, cache_bytes_max: usize) -> Outcome<Origin> {
     let address: Address = address.parse()?;
     let server = connect(&address, keys::read(key)?)?;

@@ -1,6 +1,6 @@
-//! The `holdfast` command: arguments in, calls to the crates, words or JSON out. It decides nothing about file
-//! systems; what it answers for is that every failure says what happened, to what, and what to do, with an exit
-//! code that means something ([`Exit`]).
+//! The `holdfast` command: parses arguments, calls the other crates, and prints text or JSON. It decides
+//! nothing about file systems. It makes sure that every failure states what happened, to what, and what can
+//! be done, with a meaningful exit code ([`Exit`]).
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -56,7 +56,7 @@ use output::Format;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // A component shuts itself in before anything else happens in its process.
+    // If this process is to be a component, it enters its sandbox before anything else.
     if let Some(code) = holdfast_components::run_if_component(&components::table_of_components()) {
         return code;
     }
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
                     Format::Json.print_failure(&Failure::new(Exit::Usage, message).hint(hint));
                 }
                 Some((_, help)) => eprint!("{help}"),
-                // clap shows the help then, which is no message.
+                // In this case clap displays help, which is not an error message.
                 None if is_json && error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                     let failure = Failure::new(Exit::Usage, "a command is missing");
                     Format::Json.print_failure(&failure.hint("`holdfast help --all` lists them"));

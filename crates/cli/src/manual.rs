@@ -1,4 +1,4 @@
-//! Help, manual pages and completions, all made from the command line's own description.
+//! Help, manual pages and completions, generated from the description of the command line.
 
 use crate::args::{self, AnyCommand, Command, Completions, Help, Man};
 use crate::output::{line, table};
@@ -19,7 +19,7 @@ pub fn help(arguments: &Help) -> Outcome {
         Failure::new(Exit::Usage, format!("there is no help about '{}'", topics.join(" ")))
             .hint("`holdfast help --all` lists the commands; another topic is exit-codes")
     })?;
-    // At the top the short help is the one that people look for.
+    // At the top level, the short help is what people look for.
     let text = match topics.is_empty() {
         true => command.render_help(),
         false => command.render_long_help(),
@@ -27,7 +27,7 @@ pub fn help(arguments: &Help) -> Outcome {
     line(text.to_string().trim_end())
 }
 
-/// Every command that does something by itself, one a line, with the first sentence about it.
+/// All commands that do something by themselves, one a line, with the first sentence of their descriptions.
 fn all() -> String {
     fn leaves(command: &clap::Command, name: &str, rows: &mut Vec<Vec<String>>) {
         if !command.is_subcommand_required_set() {
@@ -44,7 +44,7 @@ fn all() -> String {
     format!("{}\n\n`holdfast COMMAND --help` has options and examples of each.", table(&rows))
 }
 
-/// A command, by the words behind `holdfast`; also by its former spelling.
+/// The command with these words after `holdfast`; former spellings work too.
 fn command(words: &[&str]) -> Option<clap::Command> {
     let mut root = args::command::<AnyCommand>();
     // Building fills in full names and the options that all commands share.
@@ -52,9 +52,9 @@ fn command(words: &[&str]) -> Option<clap::Command> {
     words.iter().try_fold(root, |command, word| command.find_subcommand(word).cloned())
 }
 
-/// Of a command line that ends before it says what to do: what it says (`holdfast volume`), and the help about that. The
-/// library prints help by itself only if nothing at all is set, the environment included; else its words would name
-/// commands that are not for people.
+/// For a command line that lacks a subcommand (such as `holdfast volume`): its words, and the help about it.
+/// The library prints help by itself only if no option is set, not even by the environment; otherwise its
+/// message would name internal commands.
 pub fn of_missing_command(error: &clap::Error) -> Option<(String, clap::builder::StyledStr)> {
     let Some(ContextValue::String(said)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let words: Vec<&str> = said.split(' ').skip(1).collect();
@@ -77,7 +77,7 @@ pub fn man(arguments: &Man) -> Outcome {
     }
 }
 
-/// What exit codes mean.
+/// The list of exit codes and their meanings.
 pub fn exit_codes() -> String {
     let rows: Vec<Vec<String>> =
         Exit::ALL.iter().map(|code| vec![format!("{:>3}", *code as u8), code.meaning().to_owned()]).collect();

@@ -1,4 +1,4 @@
-//! Printing: text for people, JSON for programs, progress for the impatient.
+//! Output: text for people, JSON for programs, and progress indicators.
 
 use holdfast_failure::{Exit, Failure, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -9,17 +9,17 @@ use std::time::Duration;
 /// How data is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON value.
     Json,
 }
 
 impl Format {
-    /// Prints `value` as JSON, or what `text` makes of it.
+    /// Prints `value` as JSON, or the result of `text`.
     ///
     /// # Errors
-    /// [`Exit::Io`] when standard output is gone.
+    /// [`Exit::Io`] if standard output cannot be written.
     pub fn print<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Outcome {
         let mut out = match self {
             Format::Json => serde_json::to_string_pretty(value).map_err(|error| {
@@ -50,17 +50,17 @@ impl Format {
 /// Prints one line to standard output.
 ///
 /// # Errors
-/// [`Exit::Io`] when standard output is gone.
+/// [`Exit::Io`] if standard output cannot be written.
 pub fn line(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader closed the pipe because it has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}"))),
     }
 }
 
-/// A spinner on a terminal, nothing elsewhere.
+/// A spinner, if standard error is a terminal.
 pub fn progress(what: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -72,7 +72,7 @@ pub fn progress(what: &str) -> ProgressBar {
     bar
 }
 
-/// A bar that counts bytes on a terminal, nothing elsewhere.
+/// A progress bar that counts bytes, if standard error is a terminal.
 pub fn bytes_bar(what: &str) -> ProgressBar {
     let template = "{spinner} {msg} {bytes}/{total_bytes} [{wide_bar}] {eta}";
     let bar = progress(what);
@@ -103,7 +103,7 @@ pub fn flatten(name: &str, value: &serde_json::Value, rows: &mut Vec<Vec<String>
     }
 }
 
-/// Rows of columns, aligned.
+/// Rows as text, with aligned columns.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -123,7 +123,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
         .join("\n")
 }
 
-/// Text that may come from somebody else, fit for a terminal: no control characters.
+/// Makes untrusted text fit for a terminal: replaces control characters.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
@@ -132,7 +132,8 @@ pub fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Columns line up and lines have no blanks at their ends; control characters never reach a terminal.
+    /// Proves: columns are aligned and lines have no blanks at their ends; control characters never reach a
+    /// terminal.
     #[test]
     fn tables_and_foreign_text() {
         let rows = [vec!["a".to_owned(), "b".to_owned()], vec!["long".to_owned(), String::new()]];

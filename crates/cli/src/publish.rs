@@ -1,4 +1,4 @@
-//! `holdfast release publish`: a directory becomes a signed release.
+//! `holdfast release publish`: makes a signed release from a directory.
 
 use crate::bucket;
 use crate::live::{self, LiveDirectory};
@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 4;
 struct PublishOutput {
     id: String,
     directory: PathBuf,
-    /// The bucket that it is in, and where everybody can read it there, if that is allowed.
+    /// The bucket of the release, and the URL at which it can be read if that is public.
     bucket: Option<String>,
     url: Option<String>,
     /// What was sent to the bucket.
@@ -40,11 +40,11 @@ struct PublishOutput {
     expires: String,
     #[serde(flatten)]
     report: Report,
-    /// Whether the release is new: this is the first one.
+    /// Whether this is the first release.
     first: bool,
-    /// The live file system that has the data of its files, if it is of one.
+    /// The live file system that has the files' data, if the release is made from one.
     origin: Option<String>,
-    /// What lacks signatures, and where it waits for them.
+    /// The draft that waits for signatures, and what it lacks.
     draft: Option<PathBuf>,
     lacking: Vec<String>,
 }
@@ -139,7 +139,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     format.print(&done, describe)
 }
 
-/// Shows where a publication is.
+/// Displays the progress of a publication.
 fn show(bar: &ProgressBar, progress: PublicationProgress) {
     let (message, bytes) = match progress {
         PublicationProgress::Fetching(at) => ("fetching what the bucket has".to_owned(), at.bytes),
@@ -155,7 +155,8 @@ fn show(bar: &ProgressBar, progress: PublicationProgress) {
     bar.set_position(bytes.0);
 }
 
-/// Those who sign here. A key that lies in the tree `source` on this machine would be published with it.
+/// The keys that sign here. A key file inside the local tree `source` is refused, because it would be
+/// published.
 fn signers(
     arguments: &Publish,
     is_local: bool,
@@ -172,7 +173,7 @@ fn signers(
     arguments.key.iter().map(signer).collect()
 }
 
-/// A directory of this machine, of which the release directory may be no part.
+/// A local directory to publish. The release directory must not be inside it.
 fn local(directory: &Path, target: &Path) -> Outcome<PathBuf> {
     let source = directory
         .canonicalize()
@@ -223,7 +224,7 @@ fn open_live(
     Ok((opened, directory))
 }
 
-/// Where it is remembered what of `source` is in `target`.
+/// The file that remembers what of `source` was published into `target`.
 fn memory_file(directories: &Directories, source: &Path, target: &Path) -> Outcome<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let folder = directories.cache_base()?.join("publish");

@@ -1,4 +1,4 @@
-//! `holdfast release pull`: a directory becomes a mirror of a release, or is brought up to date.
+//! `holdfast release pull`: makes a directory a mirror of a release, or updates it.
 
 use crate::bucket;
 use crate::live;
@@ -128,7 +128,7 @@ fn tell(notices: &[String]) {
     }
 }
 
-/// Makes a bucket a mirror of what a directory has.
+/// Updates a bucket to what a directory has.
 fn send(
     arguments: &Pull,
     bucket: &BucketTarget,

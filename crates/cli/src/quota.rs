@@ -1,4 +1,4 @@
-//! `holdfast fs quota`: how much users have stored at the server, and may store.
+//! `holdfast fs quota`: how much users have stored at the server, and how much they may.
 
 use crate::admin::asking::ask;
 use crate::admin::changing::apply_saying;

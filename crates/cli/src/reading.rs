@@ -133,7 +133,7 @@ enum CopyError {
     Out(std::io::Error),
 }
 
-/// Reads a file piece by piece, each verified before it is passed on.
+/// Reads a file piece by piece; each is verified before it is passed on.
 fn copy(
     tree: &Tree,
     node: &Node,
@@ -158,7 +158,7 @@ struct Verified {
     valid_until: String,
     note: String,
     path: String,
-    /// Whether the path is there; that it is not is proven too.
+    /// Whether the path exists. If not, that is proven.
     present: bool,
     names: u64,
     bytes: u64,

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-/// `holdfast fs revoke`: makes a certificate. It ends nothing before somebody finds it.
+/// `holdfast fs revoke`: makes a certificate, which has an effect wherever it is found.
 pub fn revoke(arguments: &FsRevoke, format: Format) -> Outcome {
     let address: Address = arguments.url.parse()?;
     let id = address.file_system;

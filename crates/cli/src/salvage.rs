@@ -1,7 +1,8 @@
-//! `holdfast salvage`: gets out what could not be saved to the server.
+//! `holdfast salvage`: retrieves what could not be saved to the server.
 //!
-//! A mount that freezes, ends without being able to publish, or finds what a crashed predecessor left, saves
-//! it into a folder of its own below the state directory, with a list. Here those folders are shown and copied.
+//! A mount that freezes, that ends without being able to publish, or that finds what a crashed predecessor
+//! left, saves this into a folder of its own below the state directory, with a list. This command lists and
+//! copies those folders.
 
 use crate::args;
 use crate::output::{Format, clean};
@@ -15,12 +16,12 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Name of the folder of such folders in a state directory.
+/// Name of the directory of such folders in a state directory.
 pub const FOLDER: &str = "salvage";
-/// Name of the list in each.
+/// Name of the list in each folder.
 const LIST: &str = "INDEX.json";
 
-/// One folder, as its list says.
+/// A folder, as its list describes it.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     folder: PathBuf,
@@ -29,12 +30,12 @@ struct Saved {
     /// Paths whose last changes are lost or were held back.
     #[serde(default)]
     in_doubt: Vec<String>,
-    /// Where it was copied to now.
+    /// The directory that it was copied to now.
     #[serde(default)]
     copied_to: Option<PathBuf>,
 }
 
-/// One file in it.
+/// A file in a folder.
 #[derive(Serialize, Deserialize)]
 struct SavedFile {
     path: String,
@@ -48,7 +49,7 @@ struct SavedFile {
 pub fn run(arguments: &args::Salvage, directories: &Directories, format: Format) -> Outcome {
     let mut found = Vec::new();
     for state_dir in states(&arguments.which, directories)? {
-        // A living mount is asked to save what is unsaved right now.
+        // A running mount is asked to save what is unsaved now.
         if let Some(process) = Client::connect(&state_dir)? {
             process.call(&requests::Salvage)?;
         }
@@ -72,7 +73,7 @@ pub fn folders_in(state_dir: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Paths in doubt in a folder, until somebody removes it. A list that cannot be read is not ours to complain of here.
+/// The paths in doubt that a folder lists, until it is removed. An unreadable list is not an error here.
 pub fn in_doubt(folder: &Path) -> Vec<String> {
     read(folder).map(|saved| saved.in_doubt).unwrap_or_default()
 }
@@ -83,7 +84,7 @@ fn read(folder: &Path) -> Outcome<Saved> {
         fs::read(&list).map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", list.display())))?;
     let mut saved: Saved = serde_json::from_slice(&text)
         .map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", list.display())))?;
-    // Where it lies now counts, not where it was made.
+    // The folder may have been moved since the list was written.
     saved.folder = folder.to_owned();
     Ok(saved)
 }
@@ -118,7 +119,7 @@ fn describe(found: &[Saved]) -> String {
     lines.join("\n")
 }
 
-/// Copies one folder below `to`; never overwrites.
+/// Copies a folder below `to`; never overwrites a file.
 fn copy(saved: &Saved, to: &Path) -> Outcome<PathBuf> {
     let failed = |path: &Path, error: io::Error| {
         let code = match error.kind() {

@@ -1,4 +1,4 @@
-//! `holdfast release serve`: a mirror of a signed release.
+//! `holdfast release serve`: serves a mirror of a signed release.
 
 use crate::args::Serve;
 use crate::{listening, live};

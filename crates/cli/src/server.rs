@@ -21,7 +21,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Name of the list of keys that may create file systems, in the data directory.
+/// Name of the file in the data directory that lists the keys that may create file systems.
 const ALLOWED: &str = "allowed-superusers";
 
 /// `holdfast server`
@@ -45,7 +45,8 @@ pub fn run(arguments: &Server, directories: &Directories, format: Format) -> Out
     }
 }
 
-/// Where the order is kept: by `--order`, or by `--state`, which for a server has no other meaning.
+/// The address of the store of the order: from `--order`, or from `--state`, which has no other meaning for a
+/// server.
 fn order_at(arguments: &Server, directories: &Directories) -> Outcome<Option<StateAddress>> {
     let state = directories.state.as_deref().and_then(Path::to_str).filter(|state| state.contains("://"));
     match (&arguments.order, state) {
@@ -96,14 +97,14 @@ fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcom
     }
 }
 
-/// Prints the server's public key, which no server need run for.
+/// Prints the server's public key; the server need not be running.
 fn key(data: &Path, format: Format) -> Outcome {
     let key = holdfast_server::server_key_in(data)?;
     let public = keyfile::format_public(&key, "holdfast server");
     format.print(&serde_json::json!({ "public": public, "key": key.to_string() }), |_| public.clone())
 }
 
-/// Adds a key to the list, or prints the list. The running server reads it anew each time.
+/// Adds a key to the list, or prints the list. The running server reads it each time it is needed.
 fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
     let list = arguments.data.join(ALLOWED);
     let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", list.display()));
@@ -119,7 +120,7 @@ fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
         .collect();
     if let Some(argument) = &arguments.key {
         let key = keys::read_public(argument)?;
-        // Its server could not read what another user wrote.
+        // Otherwise the server, which runs as another user, could not read the file.
         if let Ok(metadata) = arguments.data.metadata()
             && metadata.uid() != rustix::process::geteuid().as_raw()
         {
@@ -149,7 +150,7 @@ fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
     })
 }
 
-/// The comment of a public key line that was given as such.
+/// The comment of a key that was given as a public key line.
 fn comment(argument: &str) -> &str {
     match argument.trim_start().starts_with("ssh-") {
         true => argument.trim().splitn(3, ' ').nth(2).unwrap_or("").trim(),

@@ -1,4 +1,4 @@
-//! The processes of this user that serve mounts: finding the one to ask.
+//! The processes of this user that serve mounts, and how to find one to ask.
 
 use holdfast_daemon::control::{Client, Request};
 use holdfast_daemon::mounts::requests::{MountRequest, Status};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub struct Process {
     /// The key's state directory.
     pub state_dir: PathBuf,
-    /// The file system.
+    /// The address of the file system.
     pub address: String,
 }
 
@@ -21,7 +21,7 @@ impl Process {
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// What the daemon answers, or that it has ended.
+    /// The failure that the daemon reports, or that it has ended.
     pub fn call<R: Request<Any = MountRequest>>(&self, request: &R) -> Outcome<R::Reply> {
         match Client::connect(&self.state_dir)? {
             Some(client) => client.call(request),
@@ -30,10 +30,10 @@ impl Process {
     }
 }
 
-/// Those that serve what was asked for: one file system or mount, or all of them, each file system once.
+/// The processes that serve one file system or mount, or all of them; each file system once.
 ///
 /// # Errors
-/// Nothing that was asked for is mounted.
+/// Nothing that matches is mounted.
 pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<Process>> {
     let wanted = which.map(ProcessFilter::of).transpose()?;
     let mut found: Vec<Process> = Vec::new();
@@ -41,7 +41,7 @@ pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<
         let Some(client) = Client::connect(&state_dir)? else { continue };
         let status = match client.call(&Status) {
             Ok(status) => status,
-            // It ended just now.
+            // It has just ended.
             Err(failure) if failure.code == Exit::Unavailable => continue,
             Err(failure) => return Err(failure),
         };

@@ -1,4 +1,5 @@
-//! `holdfast fs state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
+//! `holdfast fs state`: moves the state of a device (what it has signed and seen) to another machine, so that
+//! only one of the two continues.
 
 use crate::output::Format;
 use backon::{BlockingRetryable, ConstantBuilder};
@@ -68,7 +69,7 @@ pub enum StateCommand {
     },
 }
 
-/// What was carried, as it is printed.
+/// The result as it is printed.
 #[derive(Serialize)]
 struct StateOutput {
     file_system: String,
@@ -128,7 +129,8 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
     }
 }
 
-/// A process that has just unmounted may be on its way out; one that serves mounts is not waited for.
+/// Retries while a process that has just unmounted is ending; a process that still serves mounts is not
+/// waited for.
 fn patiently(
     state_dir: &Path,
     carry: impl FnMut() -> Result<ExportSummary, ExportError>,
@@ -139,14 +141,14 @@ fn patiently(
     Ok(carry.retry(PAUSES).when(is_ending).call()?)
 }
 
-/// Whether a process serves mounts with it, and will for a while.
+/// Whether a process serves mounts with this state, and will continue to.
 fn is_mounted(state_dir: &Path) -> Outcome<bool> {
     let Some(process) = Client::connect(state_dir)? else { return Ok(false) };
     let status = process.call(&Status);
     Ok(status.is_ok_and(|status| !status.mounts.is_empty()))
 }
 
-/// The public half says all that is needed here, and needs no passphrase.
+/// The public half of a key, which is all that is needed, and needs no passphrase.
 fn public(key: &Path) -> Outcome<PublicKey> {
     match keys::read_public(&key.to_string_lossy()) {
         Ok(public) => Ok(public),

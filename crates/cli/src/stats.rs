@@ -1,4 +1,4 @@
-//! `holdfast fs stats`: what crossed the link for each mount, what did not have to, and for which files.
+//! `holdfast fs stats`: the traffic of each mount, what caches saved, and the files that caused it.
 
 use crate::args::Stats;
 use crate::output::{Format, clean, line, table};
@@ -15,9 +15,9 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Files that are shown of each mount, unless the terminal is smaller.
+/// Files listed for each mount, unless the terminal has less room.
 const FILES_SHOWN: usize = 10;
-/// To the top left, and nothing below; and the same of the rest of the screen.
+/// Escape codes that move the cursor to the top left and clear the screen.
 const HOME: &str = "\x1b[H\x1b[2J";
 
 /// `holdfast fs stats`
@@ -198,9 +198,9 @@ fn figure(engine: &Value, path: &[&str]) -> u64 {
     path.iter().try_fold(engine, |value, name| value.get(name)).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The terminal, if that is what it is: keys are heard at once and not shown, until this is dropped.
+/// The terminal. If standard input is one, its keys are read at once and not echoed, until this is dropped.
 struct Terminal {
-    /// Whether it can be cleared.
+    /// Whether standard output is a terminal that can be cleared.
     is_smart: bool,
     before: Option<Termios>,
 }
@@ -218,13 +218,13 @@ impl Terminal {
         Terminal { is_smart, before }
     }
 
-    /// How many files there is room for.
+    /// The number of files for which there is room.
     fn files(&self) -> usize {
         let rows = if self.is_smart { tcgetwinsize(rustix::stdio::stdout()).ok() } else { None };
         rows.map_or(FILES_SHOWN, |size| usize::from(size.ws_row).saturating_sub(14).clamp(3, 64))
     }
 
-    /// Waits, and tells whether somebody said meanwhile that it is enough.
+    /// Waits. Returns whether the user pressed a key to end meanwhile.
     fn is_told_to_end(&self, pause: Duration) -> bool {
         if self.before.is_none() {
             std::thread::sleep(pause);
@@ -244,7 +244,7 @@ impl Terminal {
             }
             let mut key = [0u8; 1];
             match rustix::io::read(&stdin, &mut key) {
-                // q, Ctrl-C, Ctrl-D.
+                // Only q, Ctrl-C and Ctrl-D end it.
                 Ok(1) if !matches!(key[0], b'q' | b'Q' | 3 | 4) => {}
                 _ => return true,
             }
@@ -260,7 +260,7 @@ impl Drop for Terminal {
     }
 }
 
-/// How each mirror of a release stands.
+/// The status of each mirror of a release.
 fn mirrors(figures: &Value, rows: &mut Vec<Vec<String>>) {
     for mirror in figures.get("mirrors").and_then(Value::as_array).into_iter().flatten() {
         let text = |name: &str| mirror.get(name).and_then(Value::as_str).map(clean);

@@ -1,4 +1,4 @@
-//! `holdfast status`: what the mounts of this user do, with alarms in words.
+//! `holdfast status`: reports the mounts of this user, with alarms in words.
 
 use crate::args;
 use crate::evidence::pieces::kept_in;
@@ -16,21 +16,21 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Most alarms that are shown in full.
+/// Most alarms that are printed in full.
 const ALARMS_SHOWN: usize = 5;
 
-/// What there is.
+/// The report of `holdfast status`.
 #[derive(Serialize)]
 pub struct Report {
     /// Processes that serve mounts of writable file systems.
     pub processes: Vec<Process>,
-    /// Releases that are mounted and that this user may look at.
+    /// Mounted releases that this user may see.
     pub releases: Vec<ReleaseMount>,
-    /// Directories in which names are mounted when they are used.
+    /// Automounted directories.
     automounts: Vec<AutomountStatus>,
-    /// Mounts of ours whose process is gone.
+    /// Holdfast mounts whose process has ended.
     dead: Vec<PathBuf>,
-    /// Processes and mounts of ours that do not answer.
+    /// Processes and mounts that do not answer.
     stuck: Vec<Stuck>,
 }
 
@@ -47,39 +47,40 @@ impl Report {
     }
 }
 
-/// What does not answer.
+/// A process or mount that does not answer.
 #[derive(Serialize)]
 struct Stuck {
     /// A mount point, or the state directory of a process.
     path: PathBuf,
-    /// What is wrong, and the way out, in words.
+    /// What is wrong and what can be done about it, in words.
     says: String,
 }
 
 /// A mounted release.
 #[derive(Serialize)]
 pub struct ReleaseMount {
-    /// Where.
+    /// The mount point.
     pub directory: PathBuf,
     /// Its address.
     pub address: String,
-    /// What the mount says of itself.
+    /// The lines of the mount's status attribute.
     says: Vec<String>,
 }
 
-/// A process, and what is to be said of it.
+/// A process, with what this command found out about it.
 #[derive(Serialize)]
 pub struct Process {
-    /// What it says of itself.
+    /// The process's own report.
     #[serde(flatten)]
     pub status: MountDaemonStatus,
-    /// What the server did wrong since the process began, in words; the newest first.
+    /// What the server has done wrong since the process began, in words, newest first.
     alarms: Vec<String>,
-    /// Pieces of evidence kept, also from earlier.
+    /// Number of stored pieces of evidence, including earlier ones.
     evidence: usize,
     /// Folders of data that could not be saved to the server.
     salvage: Vec<PathBuf>,
-    /// Paths whose last changes are lost or were held back; named until the folder they are told of in is removed.
+    /// Paths whose last changes are lost or were held back. They are listed until the salvage folder that
+    /// names them is removed.
     in_doubt: Vec<String>,
 }
 
@@ -90,11 +91,11 @@ pub fn status(arguments: &args::Status, directories: &Directories, format: Forma
     verdict(&report)
 }
 
-/// Asks all processes, and looks at all mounts; of one mount point only, if one is `wanted`. What does not answer is in the
-/// report.
+/// Asks all processes and examines all mounts; only one mount point, if one is `wanted`. Whatever does not
+/// answer is listed in the report.
 ///
 /// # Errors
-/// What is wanted is not mounted, or the table of mounts cannot be read.
+/// The wanted directory is not mounted, or the table of mounts cannot be read.
 pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Report> {
     let wanted = wanted.map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
@@ -105,7 +106,7 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         dead: Vec::new(),
         stuck: Vec::new(),
     };
-    // All at once: those that do not answer must not make the others wait for each in turn.
+    // All at once, so that those that do not answer delay the others only once.
     let asked: Vec<_> = directories
         .all_states()?
         .into_iter()
@@ -138,7 +139,7 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
             Ok(DaemonState::Silent(process)) => {
                 format!("process {process} does not answer; its log is in this directory")
             }
-            // One that cannot be asked is no reason to say nothing of the others.
+            // A process that cannot be asked must not prevent the report on the others.
             Err(failure) => in_one_line(&failure),
         };
         report.stuck.push(Stuck { path, says });
@@ -183,9 +184,9 @@ fn in_one_line(failure: &Failure) -> String {
     }
 }
 
-/// What a look at a mount finds, beside what its process says.
+/// The result of examining a mount, in addition to its process's report.
 enum Look {
-    /// Nothing that this user may see, or that its process does not say.
+    /// Nothing to add: the mount is not visible to this user, or its process reports everything.
     Unseen,
     Dead(PathBuf),
     Stuck(PathBuf),
@@ -218,7 +219,7 @@ fn look_at(mount: mountpoint::Mounted, directories: &Directories) -> Outcome<Loo
     mountpoint::within(REPLY_WAIT, look).unwrap_or(Ok(Look::Stuck(directory)))
 }
 
-/// The status attribute of a mount's root; `None` if this user may not look at it.
+/// The status attribute of a mount's root, in lines; `None` if this user may not read it.
 fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
     let says = mountpoint::attribute(directory, "user.holdfast.status")?;
     Some(String::from_utf8_lossy(&says).lines().map(str::to_owned).collect())
@@ -241,7 +242,8 @@ fn examine(status: MountDaemonStatus) -> Process {
         );
         alarms.extend((!is_restored).then_some(told));
     }
-    // What was fetched ahead may be wrong before anybody knows of what file it is.
+    // Bad data may be found by read-ahead, before it is clear to which file it belongs. Pieces that name a
+    // file come first.
     let (named, nameless): (Vec<_>, Vec<_>) =
         pieces.iter().rev().partition(|piece| piece.explanation.contains("It belongs to the file"));
     for piece in named.into_iter().chain(nameless).filter(|piece| piece.noticed_ns >= status.started_ns) {
@@ -295,12 +297,12 @@ fn describe_automount(automount: &AutomountStatus) -> String {
 }
 
 impl Process {
-    /// Whether the server says that this device is no member any more.
+    /// Whether the server says that this device is no longer a member.
     fn is_excluded(&self) -> bool {
         self.status.engine.get("excluded") == Some(&Value::Bool(true))
     }
 
-    /// What the server answers instead of a connection.
+    /// The server's answer when it refuses the connection.
     fn turned_away(&self) -> Option<&str> {
         self.status.engine.get("turned_away").and_then(Value::as_str)
     }
@@ -446,7 +448,7 @@ impl Process {
     }
 }
 
-/// What a restore lost of this device's own: what did not go smoothly, one line each.
+/// Problems with resending this device's operations that a restore lost, one line each.
 fn describe_sent_again(again: &Value) -> Vec<String> {
     let pairs = |name: &str| -> Vec<(String, String)> {
         again.get(name).cloned().and_then(|pairs| serde_json::from_value(pairs).ok()).unwrap_or_default()
@@ -465,7 +467,7 @@ fn describe_sent_again(again: &Value) -> Vec<String> {
     lists.into_iter().flat_map(cut).collect()
 }
 
-/// What a mount does while no head is new enough; `None`: one is.
+/// What a mount does while no head is fresh enough; `None` if one is.
 fn describe_stale(head: &Value) -> Option<&'static str> {
     let is_stale = head.get("is_stale").and_then(Value::as_bool)?;
     is_stale.then(|| match head.get("when_stale").and_then(Value::as_str) {
@@ -475,7 +477,8 @@ fn describe_stale(head: &Value) -> Option<&'static str> {
     })
 }
 
-/// The newest head that witnesses vouch for: `12 operations, 3 s old (60 s allowed); 2 of 3 witnesses vouch, 2 must`.
+/// The newest head that witnesses vouch for, such as `12 operations, 3 s old (60 s allowed); 2 of 3 witnesses
+/// vouch, 2 must`.
 fn describe_head(head: &Value) -> Option<String> {
     let number = |name: &str| head.get(name).and_then(Value::as_u64);
     let age = match number("age_s") {
@@ -495,7 +498,7 @@ fn describe_head(head: &Value) -> Option<String> {
     ))
 }
 
-/// The link to the server, as far as it is known: `TCP, round trip 45 ms, 0.4 Mbit/s up, 2% lost`.
+/// What is measured of the link to the server, such as `TCP, round trip 45 ms, 0.4 Mbit/s up, 2% lost`.
 fn describe_link(link: &Value) -> Option<String> {
     let number = |name: &str| link.get(name).and_then(Value::as_f64);
     let carrier =
@@ -555,14 +558,14 @@ fn describe_write_back(back: &WriteBackStatus) -> String {
     text
 }
 
-/// With less room for changes than this, people are told that there is none.
+/// With less room for changes than this, in bytes, the report says that there is none.
 const LITTLE_ROOM: u64 = 1 << 20;
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// Success only if nothing is wrong.
+/// The command succeeds only if nothing is wrong.
 fn verdict(report: &Report) -> Outcome {
     if report.processes.iter().any(|process| !process.alarms.is_empty()) {
         return Err(Failure::new(Exit::Alarm, "there are alarms"));
@@ -617,7 +620,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Proves: what is known of a link is said, and what is not is left out.
+    /// Proves: what was measured of a link is reported, and the rest is left out.
     #[test]
     fn links_in_words() {
         let all = json!({"is_over_quic": true, "round_trip_us": 45_300, "sent_bytes_per_second": 44_261,

@@ -1,4 +1,4 @@
-//! Reads an argument in which somebody may have put a secret: what is wrong with it is said without repeating it.
+//! Parses arguments that may contain a secret: error messages do not repeat them.
 
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
@@ -6,7 +6,7 @@ use clap::{Arg, Command, Error};
 use holdfast_server::LocationError;
 use std::ffi::OsStr;
 
-/// Parses with a function whose errors do not have the text.
+/// Parses with a function whose errors do not contain the text.
 #[derive(Clone)]
 pub struct Unrepeated<T>(pub fn(&str) -> Result<T, LocationError>);
 

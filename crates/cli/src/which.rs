@@ -1,4 +1,4 @@
-//! Which of the user's state directories a command is about.
+//! The state directories that a command is about.
 
 use crate::args::StateSelector;
 use holdfast_daemon::keys;
@@ -7,15 +7,15 @@ use holdfast_failure::Outcome;
 use holdfast_rpc::Address;
 use std::path::PathBuf;
 
-/// The one that an address and a key name, or all of them.
+/// The state directory of an address and a key; all of them if neither is given.
 ///
 /// # Errors
-/// A malformed address, an unreadable key.
+/// The address is malformed, or the key is unreadable.
 pub fn states(which: &StateSelector, directories: &Directories) -> Outcome<Vec<PathBuf>> {
     match (&which.url, &which.key) {
         (Some(url), Some(key)) => {
             let address: Address = url.parse()?;
-            // The public half says all that is needed here, and needs no passphrase.
+            // Only the public half is needed, which needs no passphrase.
             let public = match keys::read_public(&key.to_string_lossy()) {
                 Ok(public) => public,
                 Err(_) => keys::read(key)?.public(),

@@ -115,7 +115,8 @@ impl AliasPage {
         let state = self.words.load(base);
         let even = state + (state & 1);
         self.words.store(base, even);
-        // The digest that follows must not be seen with the old state; a full fence keeps later stores behind.
+        // The digest that follows must not be seen with the old state; a full fence keeps later stores
+        // behind.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         even
     }
@@ -151,7 +152,8 @@ impl AliasView {
         Ok(AliasView(Mapping::new(file, PAGE_BYTES, false).during("mapping a page of aliases")?))
     }
 
-    /// The principal of an entry at this moment; nobody if the entry is not valid, is being changed, or does not exist.
+    /// The principal of an entry at this moment; nobody if the entry is not valid, is being changed, or does
+    /// not exist.
     pub fn resolve(&self, index: u16) -> Option<Alias> {
         let base = place(index).ok()?;
         let generation = self.0.load(base);
@@ -203,7 +205,8 @@ mod tests {
         assert!(page.set(64, &[1; 32]).is_err());
     }
 
-    /// Nobody who holds the handed-out descriptor can write the page: not by it, not re-opened, not mapped, not resized.
+    /// Nobody who holds the handed-out descriptor can write the page: not by it, not re-opened, not mapped,
+    /// not resized.
     #[test]
     fn readers_cannot_write() {
         let (page, view) = pair();

@@ -75,12 +75,13 @@ pub(crate) fn start(recipe: &Recipe) -> io::Result<(i32, OwnedFd)> {
     clone.flags = (libc::CLONE_PIDFD as u64) | CLONE_CLEAR_SIGHAND | recipe.namespaces as u64;
     clone.pidfd = (&raw mut pidfd) as u64;
     clone.exit_signal = libc::SIGCHLD as u64;
-    // SAFETY: `clone` is a valid clone_args of the size given, and `pidfd` outlives the call. Without CLONE_VM the child
-    // has its own copy of memory, so it cannot disturb this process.
+    // SAFETY: `clone` is a valid clone_args of the size given, and `pidfd` outlives the call. Without
+    // CLONE_VM the child has its own copy of memory, so it cannot disturb this process.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const clone, size_of::<libc::clone_args>()) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: this is the child; the vectors of pointers end with null and their strings live in its copy.
+        // SAFETY: this is the child; the vectors of pointers end with null and their strings live in its
+        // copy.
         0 => unsafe { become_program(recipe, &arguments, &environment) },
         // SAFETY: the kernel has just made this descriptor for us.
         pid => Ok((pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
@@ -107,8 +108,8 @@ unsafe fn become_program(
     let nobody: *const libc::gid_t = ptr::null();
     let signals = [0u8; 8];
     let mut go = 0u8;
-    // SAFETY: every pointer is to a local or to memory prepared before the birth, and every call is a raw one: glibc's
-    // set*id would talk to threads that this copy does not have.
+    // SAFETY: every pointer is to a local or to memory prepared before the birth, and every call is a raw
+    // one: glibc's set*id would talk to threads that this copy does not have.
     unsafe {
         // Otherwise, if the parent is killed now, the child would wait for ever: its own copy of the writing
         // end keeps the pipe open.
@@ -164,7 +165,8 @@ pub(crate) fn make_mount_read_only(mount: BorrowedFd) -> io::Result<()> {
     // SAFETY: all fields of mount_attr are integers, for which zero is a value.
     let mut attributes: libc::mount_attr = unsafe { zeroed() };
     attributes.attr_set = libc::MOUNT_ATTR_RDONLY;
-    // SAFETY: the path is a string that ends with nul, and the structure outlives the call and has the size given.
+    // SAFETY: the path is a string that ends with nul, and the structure outlives the call and has the size
+    // given.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -185,8 +187,8 @@ pub(crate) fn install_filter(program: &[sock_filter]) -> io::Result<OwnedFd> {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: `filter` describes `program`, whose elements have the kernel's layout; the kernel copies and does not
-    // write them.
+    // SAFETY: `filter` describes `program`, whose elements have the kernel's layout; the kernel copies and
+    // does not write them.
     let listener = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
@@ -231,7 +233,8 @@ pub(crate) fn inherited(place: RawFd) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(place, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and it is taken once, by the entrance of a component, which runs before anything else is opened.
+    // SAFETY: it is open, and it is taken once, by the entrance of a component, which runs before anything
+    // else is opened.
     Ok(unsafe { OwnedFd::from_raw_fd(place) })
 }
 

@@ -227,12 +227,14 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-        // The thread sees the other end of its pipe close with the last field; it holds nothing that needs waiting for.
+        // The thread sees the other end of its pipe close with the last field; it holds nothing that needs
+        // waiting for.
         drop(self.thread.take());
     }
 }
 
-/// The listings of all supervisors of this user. Sockets that nobody answers at are left by dead ones, and are removed.
+/// The listings of all supervisors of this user. Sockets that nobody answers at are left by dead ones, and
+/// are removed.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -48,8 +48,9 @@ impl Mapping {
     /// The word is outside of the mapping.
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bytes / 8, "word {index} is outside a mapping of {} bytes", self.bytes);
-        // SAFETY: the place is inside the mapping, which lives as long as `self`, and aligned, as mappings begin at
-        // pages. Others change it only through atomics of their own or by copies, which an atomic tolerates.
+        // SAFETY: the place is inside the mapping, which lives as long as `self`, and aligned, as mappings
+        // begin at pages. Others change it only through atomics of their own or by copies, which an atomic
+        // tolerates.
         unsafe { &*self.start.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
@@ -76,8 +77,8 @@ impl Mapping {
         if !self.inside(offset, target.len()) {
             return false;
         }
-        // SAFETY: the source is inside the mapping and the target is memory of ours; they cannot overlap, as nobody
-        // holds a reference into a mapping.
+        // SAFETY: the source is inside the mapping and the target is memory of ours; they cannot overlap, as
+        // nobody holds a reference into a mapping.
         unsafe {
             ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), target.as_mut_ptr(), target.len())
         };

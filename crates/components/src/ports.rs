@@ -39,11 +39,11 @@ pub enum Role {
 #[allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
 pub enum SupervisorMessage {
-    /// A port that the component has, before or without a channel.
+    /// Declares a port of the component, which need not have a channel yet.
     Port { port: String, role: Role },
     /// An end of a channel, and the page of the other's aliases: two files.
     Attach { port: String, role: Role, generation: u64, bounds: Bounds },
-    /// The component at the other end of a port's channel ended and is not started anew.
+    /// The component at the other end of a port's channel ended and will not be restarted.
     Gone { port: String },
     /// A view of a region: one file.
     Region { name: String, access: Access, bytes: u64 },
@@ -75,7 +75,7 @@ struct Port {
     generation: u64,
     /// `None` until the component at the other end has started for the first time.
     channel: Option<Arc<Channel>>,
-    /// Set if the other end will never come back, so that nobody waits for it.
+    /// Whether the other end will never come back, so that no thread waits for it.
     is_gone: bool,
 }
 
@@ -89,7 +89,7 @@ struct PortTable {
     handler: Option<Handler>,
     begun: Option<(Vec<u8>, u64)>,
     stopping: bool,
-    /// Grows with every change of the table, so that waiting threads notice it.
+    /// Incremented with every change of the table, so that waiting threads notice it.
     version: u64,
 }
 
@@ -127,7 +127,7 @@ impl Ports {
         self.table.lock().calls.insert(port.to_owned(), Arc::new(call));
     }
 
-    /// The handler of calls to this component; waits until there is one.
+    /// The handler of calls to this component. Waits until it is set.
     pub(crate) fn handler(&self, port: &str, patience: Patience) -> Result<Handler> {
         let mut table = self.table.lock();
         loop {
@@ -257,7 +257,7 @@ impl Ports {
         self.table.lock().stopping
     }
 
-    /// Grows with every port that is added.
+    /// Incremented with every port that is added.
     pub(crate) fn version(&self) -> u64 {
         self.table.lock().version
     }
@@ -378,7 +378,7 @@ impl Ports {
         self.table.lock().ports.entry(port.to_owned()).or_insert_with(port_of);
     }
 
-    /// Puts a channel in the place of the one of the same name.
+    /// Replaces the channel of the same name.
     pub(crate) fn attach(&self, role: Role, generation: u64, channel: Channel) {
         let mut table = self.table.lock();
         let name = channel.port().to_owned();

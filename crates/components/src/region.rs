@@ -55,12 +55,12 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A place for regions of `bytes_max` bytes together. Starts `program` for a moment.
+    /// Creates a tmpfs for regions of `bytes_max` bytes in all. Runs `program` for a moment.
     ///
     /// # Errors
-    /// The system lets nobody mount a tmpfs in a user namespace.
+    /// The system does not permit mounting a tmpfs in a user namespace.
     pub fn create(program: &Program, bytes_max: u64) -> Result<Arc<Regions>> {
-        // A revocation holds the old and the new for a moment.
+        // During a revocation, the old and the new file exist at the same time.
         let [writable, readable] = spawn::make_mounts(program, bytes_max.saturating_mul(2).max(1 << 20))?;
         Ok(Arc::new(Regions {
             writable,
@@ -72,10 +72,10 @@ impl Regions {
         }))
     }
 
-    /// A region of zeros. Its size is rounded up to pages.
+    /// Creates a region of zeros. Its size is rounded up to pages.
     ///
     /// # Errors
-    /// Regions would take more than they may together.
+    /// The regions would exceed their bound.
     pub fn region(self: &Arc<Regions>, bytes: u64) -> Result<Region> {
         self.sweep();
         let full = |bytes_used| ComponentError::RegionsFull { bytes, bytes_used, bytes_max: self.bytes_max };
@@ -118,10 +118,11 @@ impl Regions {
 
     /// Empties and removes a file, so that every holder of a view loses its content.
     fn remove(&self, current: RegionFile) {
-        // Neither can fail for a file and a name of ours; if one did, the bound on the tmpfs still holds.
+        // Neither call can fail for our own file and name; if one did, the bound on the tmpfs would still
+        // hold.
         let _ = ftruncate(&current.file, 0);
         let _ = unlinkat(&self.writable, &current.name, AtFlags::empty());
-        // A file that nobody can fill again needs no watching, and no descriptor.
+        // A file that no process can fill again need not be watched.
         if !current.was_writable {
             return;
         }

@@ -57,7 +57,7 @@ pub struct Verdict {
 enum Action {
     /// A system call with plain numbers as arguments.
     Call(c_long, [usize; 6]),
-    /// Something longer. Whether it was refused.
+    /// An action with code of its own. Returns whether it was refused.
     Code(fn(&Context) -> bool),
 }
 
@@ -197,7 +197,8 @@ fn attempts() -> Vec<Attempt> {
     {
         list.push(stopped("a call of the x32 interface", 0x4000_0000 | SYS_openat, &[NOWHERE, path, 0]));
         let code = |_: &Context| {
-            // SAFETY: interrupt 0x80 with number 20 asks the 32-bit interface for the process's number; it changes eax.
+            // SAFETY: interrupt 0x80 with number 20 asks the 32-bit interface for the process's number; it
+            // changes eax.
             unsafe {
                 std::arch::asm!("int 0x80", inout("eax") 20 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
             }
@@ -218,13 +219,13 @@ pub fn attempt_names() -> Vec<&'static str> {
     attempts().iter().map(|attempt| attempt.name).collect()
 }
 
-/// The component that makes the attempt its configuration names.
+/// The component that makes the attempt named by its configuration.
 pub(crate) fn probe(context: Context) -> ExitCode {
     let index = borsh::from_slice::<u32>(&context.configuration).unwrap_or(u32::MAX);
     let Some(attempt) = attempts().into_iter().nth(index as usize) else { return ExitCode::FAILURE };
     let refused = match attempt.action {
-        // SAFETY: pointers among the arguments are null or to a constant string, so what a call could read is harmless,
-        // and none writes.
+        // SAFETY: pointers among the arguments are null or to a constant string, so what a call could read is
+        // harmless, and none writes.
         Action::Call(call, arguments) => unsafe { raw_call(call, arguments) }.is_err(),
         Action::Code(code) => code(&context),
     };
@@ -248,7 +249,8 @@ fn memory_bomb(_: &Context) -> bool {
     }
 }
 
-/// The C library's getrandom may have such memory, within the bound on all memory. (Older kernels have none.)
+/// The C library's getrandom may use such memory, within the bound on all memory. (Older kernels do not have
+/// it.)
 fn droppable_memory_bomb(_: &Context) -> bool {
     let (some, access) = (1 << 20, PROT_READ | PROT_WRITE);
     let mut bytes = 0;

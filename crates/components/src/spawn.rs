@@ -71,7 +71,7 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
-/// Starts a component. It has its identity and its namespaces; it is about to do the rest itself.
+/// Starts a component. The child has its identity and its namespaces; it does the rest itself.
 pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Result<Child> {
     // Not a mount namespace yet: see `sandbox::enter`.
     let mut namespaces = libc::CLONE_NEWUSER
@@ -133,7 +133,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Above every place that the child arranges descriptors at.
+/// Duplicates a descriptor to a number above all that the child arranges its own at.
 fn high(fd: impl AsFd) -> io::Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(fd, 16)?)
 }

@@ -1,9 +1,9 @@
-//! The way into the background: the command starts itself once more, hands over what it knows, and waits until
-//! the mount works or fails, so that what goes wrong is said where it was asked for.
+//! Starts background processes: the command starts itself once more, hands over what is needed, and waits
+//! until the mount works or has failed, so that errors are reported where the user sees them.
 //!
-//! The key travels through a pipe: never through arguments, the environment or a file. The background process does not
-//! read it: it hands the pipe on to the process that signs. If an agent keeps it, only
-//! the agent's socket and the public half travel.
+//! The key is passed through a pipe: never through arguments, the environment or a file. The background
+//! process does not read it, but hands the pipe on to the process that signs. If an agent has the key, only
+//! the agent's socket and the public half are passed.
 
 use crate::keys::{Agent, AgentKey, Key};
 use crate::mounts::settings::MountSettings;
@@ -27,10 +27,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// How often it is looked whether the command that waits is still there.
+/// How often a background process checks whether the waiting command has ended.
 const COMMAND_LOOK: Duration = Duration::from_millis(200);
 
-/// All that a process which serves mounts needs to know.
+/// Everything that a process which serves mounts needs.
 pub struct Job {
     /// Address, as given.
     pub url: String,
@@ -42,34 +42,35 @@ pub struct Job {
     pub state_dir: PathBuf,
     /// The file system's cache directory.
     pub cache_dir: PathBuf,
-    /// Bound of the cache.
+    /// Most bytes of the cache.
     pub cache_bytes: u64,
     /// Seconds to wait for the server.
     pub timeout: u64,
-    /// Calls wait for as long as it takes.
+    /// Whether calls wait for the server without limit.
     pub hard: bool,
-    /// What carries the conversation.
+    /// The transport of the connection to the server.
     pub transport: Transport,
-    /// Ask for leases.
+    /// Whether it asks for leases.
     pub leases: bool,
-    /// Whether what a declared restore lost is sent again.
+    /// Whether it resends what a declared restore lost.
     pub sends_again: bool,
-    /// Go on after an alarm.
+    /// Whether it goes on after an alarm.
     pub acknowledge_alarm: bool,
     /// How data is sent and fetched.
     pub transfer: TransferMode,
 }
 
-/// What the C library is told of memory, by variables of the environment; other C libraries pass them over.
+/// Settings of the C library's memory allocator, as environment variables; other C libraries ignore them.
 type Memory = [(&'static str, &'static str)];
 
-/// Gives memory from this size on back to the system as soon as it is free. Cached blocks come on many threads and go
-/// in another order, which leaves its heaps full of holes: a process that caches 256 MiB would come to hold more than
-/// twice that.
+/// Returns blocks of memory from this size on to the system as soon as they are free. Cached blocks are
+/// allocated on many threads and freed in another order, which fragments the heaps: a process that caches 256
+/// MiB would otherwise come to hold more than twice that.
 pub const GIVE_BACK: [(&str, &str); 1] = [("MALLOC_MMAP_THRESHOLD_", "16384")];
 
-/// Keeps memory for what comes next. By itself the C library gives every few blocks back to the system and takes as much
-/// again, which costs a mount of a release, whose cache is small, several times what verifying them costs.
+/// Keeps freed memory for later allocations. By default the C library returns every few blocks to the system
+/// and requests as much again. For a mount of a release, whose cache is small, that costs several times as
+/// much as verifying the blocks.
 pub const KEEP: [(&str, &str); 2] =
     [("MALLOC_TRIM_THRESHOLD_", "67108864"), ("MALLOC_MMAP_THRESHOLD_", "16777216")];
 
@@ -92,7 +93,8 @@ struct Letter {
 
 #[derive(Serialize, Deserialize)]
 enum KeyLetter {
-    /// It follows the letter in the same pipe: the background process hands the pipe on without reading it.
+    /// The seed follows the letter in the same pipe: the background process hands the pipe on without reading
+    /// it.
     Follows {
         public: [u8; 32],
     },
@@ -123,11 +125,11 @@ impl KeyLetter {
     }
 }
 
-/// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`; `tell` is called
-/// with what holds it up.
+/// Starts the background process and waits until it has mounted. `arguments` are what `ps` lists; `tell` is
+/// called with the reason for a delay.
 ///
 /// # Errors
-/// What the background process reports, or that it died.
+/// The failure that the background process reports, or that it died.
 pub fn start(job: &Job, arguments: &[OsString], tell: &dyn Fn(&str)) -> Outcome {
     let log = log_path(&job.state_dir);
     let mut child = spawn(arguments, &log, &GIVE_BACK)?;
@@ -150,26 +152,26 @@ pub fn start(job: &Job, arguments: &[OsString], tell: &dyn Fn(&str)) -> Outcome 
     await_report(child, &log, tell)
 }
 
-/// Tells a background process what to do.
+/// Passes a background process its instructions.
 ///
 /// # Errors
-/// The letter cannot be written down, which is a mistake of ours.
+/// The letter cannot be encoded, which is a bug.
 pub fn hand_over(child: &mut Child, letter: &impl Serialize) -> Outcome {
     let text =
         Zeroizing::new(serde_json::to_vec(letter).map_err(|error| Failure::new(Exit::Internal, error))?);
     if let Some(mut pipe) = child.stdin.take() {
-        // When it died at once, its report says so.
+        // If the process died at once, its report says so.
         let _ = pipe.write_all(&text);
     }
     Ok(())
 }
 
-/// Tells a background process what to do, in one line, with the key behind it.
+/// Passes a background process its instructions in one line, and the key after it.
 fn hand_over_with_key(child: &mut Child, letter: &Letter, key: &Key) -> Outcome {
     let mut text = serde_json::to_vec(letter).map_err(|error| Failure::new(Exit::Internal, error))?;
     text.push(b'\n');
     if let Some(mut pipe) = child.stdin.take() {
-        // When it died at once, its report says so.
+        // If the process died at once, its report says so.
         let written = pipe.write_all(&text);
         if let (Ok(()), Key::Here(key)) = (written, key) {
             let _ = pipe.write_all(&*key.seed());
@@ -178,8 +180,8 @@ fn hand_over_with_key(child: &mut Child, letter: &Letter, key: &Key) -> Outcome 
     Ok(())
 }
 
-/// Starts this command once more with these arguments, in the background: it is handed things through its standard
-/// input, reports on its standard output, and what it dies of goes to its log.
+/// Starts this program again with these arguments, in the background. It gets its instructions through
+/// standard input and reports on standard output; its standard error goes to the log.
 ///
 /// # Errors
 /// The log cannot be written, or there are too many processes.
@@ -205,10 +207,10 @@ pub fn spawn(arguments: &[OsString], log: &Path, memory: &Memory) -> Outcome<Chi
         })
 }
 
-/// Waits until a background process says that it has mounted, or why not.
+/// Waits until a background process reports that it has mounted, or why not.
 ///
 /// # Errors
-/// What it reports, or that it died.
+/// The failure that it reports, or that it died.
 pub fn await_report(mut child: Child, log: &Path, tell: &dyn Fn(&str)) -> Outcome {
     let failed = |what: &str, error: io::Error| {
         Failure::new(Exit::System, format!("the background process {what}: {error}"))
@@ -237,10 +239,10 @@ pub fn await_report(mut child: Child, log: &Path, tell: &dyn Fn(&str)) -> Outcom
     }
 }
 
-/// In the background process: reads what to do, and leaves the terminal.
+/// In the background process: reads its instructions, and leaves the terminal.
 ///
 /// # Errors
-/// Not started by [`start`].
+/// The process was not started by [`start`].
 pub fn receive() -> Outcome<Job> {
     let letter = read_line()?;
     let letter: Letter = serde_json::from_slice(&letter).map_err(|error| malformed(&error))?;
@@ -266,7 +268,7 @@ fn malformed(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
 }
 
-/// Reads the letter, and not a byte of the key behind it.
+/// Reads the letter, and no byte of the key after it.
 fn read_line() -> Outcome<Vec<u8>> {
     let input = io::stdin();
     let mut line = Vec::new();
@@ -286,7 +288,7 @@ fn read_line() -> Outcome<Vec<u8>> {
 /// In the background process: reads what [`hand_over`] wrote, and leaves the terminal.
 ///
 /// # Errors
-/// Nobody wrote it.
+/// The input is not a letter.
 pub fn take_over<T: DeserializeOwned>() -> Outcome<T> {
     let mut text = Zeroizing::new(Vec::new());
     io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
@@ -297,26 +299,26 @@ pub fn take_over<T: DeserializeOwned>() -> Outcome<T> {
 
 fn settle_in() {
     leave_terminal();
-    // Not to keep another file system from being unmounted.
+    // A working directory elsewhere would keep that file system from being unmounted.
     let _ = std::env::set_current_dir("/");
 }
 
-/// In the background process: what happens at the terminal does not concern it.
+/// In the background process: leaves the terminal's session, whose signals then do not reach it.
 pub fn leave_terminal() {
-    // Fails only for a process that leads a session already, and then there is nothing to leave.
+    // This fails only for a process that leads a session already; that has no terminal to leave.
     let _ = rustix::process::setsid();
 }
 
-/// What a background process tells the command that waits for it, a line each.
+/// A message of a background process to the waiting command; one on each line.
 #[derive(Serialize, Deserialize)]
 enum Report {
-    /// What people should know meanwhile: what holds it up, or a warning.
+    /// A message for people: the reason for a delay, or a warning.
     Notice(String),
-    /// How it went; the last one.
+    /// The outcome; the last message.
     Done(Result<(), Failure>),
 }
 
-/// Writes a line to the waiting command. Whether it still waits.
+/// Writes a line to the waiting command. Returns whether the command is still there.
 fn write_report(report: &Report) -> bool {
     serde_json::to_vec(report).is_ok_and(|mut text| {
         text.push(b'\n');
@@ -325,13 +327,13 @@ fn write_report(report: &Report) -> bool {
     })
 }
 
-/// In the background process: has the waiting command tell people something.
+/// In the background process: makes the waiting command print a message.
 pub fn notice(text: &str) {
     write_report(&Report::Notice(text.to_owned()));
 }
 
-/// In the background process: ends it when the waiting command ends (Ctrl-C), until the result is dropped. Nothing may be
-/// mounted yet.
+/// In the background process: exits when the waiting command ends (Ctrl-C), until the result is dropped.
+/// Nothing may be mounted yet.
 pub fn ends_with_command() -> impl Sized {
     let (begun, is_over) = mpsc::channel::<()>();
     let watch = move || {
@@ -350,8 +352,8 @@ pub fn ends_with_command() -> impl Sized {
     begun
 }
 
-/// In the background process: tells the waiting command how it went, once, and lets go of its streams. `false`
-/// when nobody waits any more.
+/// In the background process: reports the outcome to the waiting command, once, and closes its streams.
+/// Returns `false` if the command has ended.
 pub fn report(result: &Result<(), Failure>) -> bool {
     let heard = write_report(&Report::Done(result.clone()));
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
@@ -361,15 +363,15 @@ pub fn report(result: &Result<(), Failure>) -> bool {
     heard
 }
 
-/// Asks for all walls of sandboxes, as `--require-sandbox` does.
+/// An environment variable that requires all sandbox restrictions, as `--require-sandbox` does.
 pub const REQUIRE_SANDBOX: &str = "HOLDFAST_REQUIRE_SANDBOX";
 
-/// What a process that this one starts has in its environment, besides what this one has.
+/// The variable to add to the environment of a process that this one starts.
 pub fn inherited_environment() -> Option<(&'static str, &'static str)> {
     holdfast_components::all_walls_are_required().then_some((REQUIRE_SANDBOX, "1"))
 }
 
-/// The log of the process that serves a key: what it says, and what it last said to standard error.
+/// The log file of the process that serves a key, also with what it last wrote to standard error.
 pub fn log_path(state_dir: &Path) -> PathBuf {
     state_dir.join("log")
 }

@@ -1,4 +1,4 @@
-//! Cache folders of this user: whose each is, and how large they may grow.
+//! The cache folders of this user: what each of them caches, and how large they may grow.
 
 use crate::paths::Directories;
 use holdfast_client::store::BYTES_MAX_DEFAULT;
@@ -7,12 +7,12 @@ use holdfast_failure::Outcome;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// File that says whose cache a folder is.
+/// The file that says what a folder caches.
 pub const ABOUT_FILE: &str = "about.json";
-/// File with the size that was chosen for all caches, below the base of them.
+/// The file with the size that was chosen for all caches, in their base directory.
 pub const SIZE_FILE: &str = "size";
 
-/// Whose cache a folder is: for people, and to check it by. Not trusted.
+/// What a folder caches, for people and for checking the folder. Not trusted.
 #[derive(Serialize, Deserialize)]
 pub struct About {
     /// Address of the file system or release.
@@ -21,7 +21,7 @@ pub struct About {
     pub digest_key: String,
 }
 
-/// Takes note of whose cache a folder is.
+/// Notes in a folder which file system or release it caches.
 pub fn remember(folder: &Path, address: &str, key: &DigestKey) {
     let about = About { address: address.to_owned(), digest_key: Digest(key.0).to_string() };
     let path = folder.join(ABOUT_FILE);
@@ -37,7 +37,7 @@ pub fn remember(folder: &Path, address: &str, key: &DigestKey) {
     }
 }
 
-/// The bound on each cache that was chosen for all, or the usual one.
+/// The bound of each cache: the one that was chosen for all, or the default. In bytes.
 ///
 /// # Errors
 /// No home directory is known.
@@ -45,7 +45,7 @@ pub fn size_given(directories: &Directories) -> Outcome<u64> {
     Ok(size_chosen(directories)?.unwrap_or(BYTES_MAX_DEFAULT))
 }
 
-/// The bound on each cache that was chosen for all.
+/// The bound that was chosen for all caches, in bytes, if any.
 ///
 /// # Errors
 /// No home directory is known.

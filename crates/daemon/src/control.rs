@@ -1,11 +1,12 @@
 //! The control socket: how commands reach a daemon, which serves the mounts of a key or a protected volume.
 //!
-//! Only one process may sign with a key, so everything else that wants to act with it (a second mount, an
-//! administrative command) asks the one that does. The socket lies in the daemon's state directory, has mode 0600, and
+//! Only one process may sign with a key, so other processes that want to use it (for a second mount, or an
+//! administrative command) ask that one. The socket is in the daemon's state directory and has mode 0600, and
 //! both ends check that the other runs as the same user (or root).
 //!
-//! A message is its length (u32, little-endian) and JSON: the version of this protocol with a request, or with a reply or a
-//! failure. Every request is a type that names the type of its reply ([`Request`]). Lengths and waiting times are bounded.
+//! A message is its length (u32, little-endian) and JSON: the version of this protocol, with a request, or
+//! with a reply or a failure. Every request is a type that names the type of its reply ([`Request`]). Lengths
+//! and waiting times are bounded.
 
 use holdfast_failure::{Exit, Failure, Outcome};
 use rustix::net::sockopt::socket_peercred;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Version of this protocol. Fields that are added need no new one; whatever an older daemon would misunderstand does.
+/// Version of this protocol. It does not change when fields are added, but when an older daemon would
+/// misunderstand something.
 const VERSION: u32 = 2;
 /// Name of the socket in the state directory.
 const SOCKET: &str = "control";
@@ -32,22 +34,23 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const CONNECTIONS_MAX: usize = 16;
 /// How long a daemon waits for a request to arrive.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// How long a command waits for a reply: publishing everything unsaved over a slow link takes its time.
+/// How long a command waits for a reply: it may take long to publish everything over a slow link.
 const REPLY_WAIT: Duration = Duration::from_secs(3600);
-/// How long it waits for a reply that takes no time.
+/// How long a command waits for a reply that the daemon gives at once.
 const QUICK_REPLY_WAIT: Duration = Duration::from_secs(15);
 
 /// One kind of request.
 pub trait Request: Clone {
     /// All requests that the same kind of daemon answers.
     type Any: From<Self> + Serialize + DeserializeOwned + Send + 'static;
-    /// What it answers.
+    /// The type of its reply.
     type Reply: Serialize + DeserializeOwned;
-    /// Whether the reply takes no time.
+    /// Whether the daemon replies at once.
     const QUICK: bool = false;
 }
 
-/// Declares the requests of one kind of daemon: an enum with a variant for each, and the type of each one's reply.
+/// Declares the requests of one kind of daemon: an enum with one variant for each, and the type of each
+/// reply.
 macro_rules! requests {
     ($(#[$about:meta])* $any:ident { $($request:ident => $reply:ty $(, $quick:ident)?;)* }) => {
         $(#[$about])*
@@ -72,7 +75,8 @@ macro_rules! requests {
 }
 pub(crate) use requests;
 
-/// A reply on its way to the socket: made from a request and the outcome that this request promises, and from nothing else.
+/// A reply that is about to be sent. It can only be made from a request and an outcome of the type that this
+/// request promises.
 #[derive(Debug)]
 pub struct Reply<Any>(Outcome<serde_json::Value>, PhantomData<fn() -> Any>);
 
@@ -86,7 +90,7 @@ impl<Any> Reply<Any> {
         Reply(value, PhantomData)
     }
 
-    /// A refusal, whatever was asked.
+    /// A refusal, which fits any request.
     pub fn refusal(failure: Failure) -> Reply<Any> {
         Reply(Err(failure), PhantomData)
     }
@@ -122,10 +126,10 @@ impl<T: borsh::BorshSerialize + borsh::BorshDeserialize> Encoded<T> {
         Encoded(Bytes(holdfast_crypto::encode(value)), PhantomData)
     }
 
-    /// The value.
+    /// Decodes the value.
     ///
     /// # Errors
-    /// [`Exit::Protocol`]: the daemon encodes it otherwise.
+    /// [`Exit::Protocol`]: the daemon uses another encoding.
     pub fn decode(&self) -> Outcome<T> {
         holdfast_crypto::decode(&self.0.0).map_err(|_| other_version("what it sent is not understood"))
     }
@@ -136,14 +140,14 @@ fn other_version(why: impl std::fmt::Display) -> Failure {
         .hint("`holdfast umount` ends it when its last mount is gone, whatever its version; then mount again")
 }
 
-/// What travels to a daemon.
+/// A message to a daemon.
 #[derive(Serialize, Deserialize)]
 struct RequestMessage<Any> {
     version: u32,
     request: Any,
 }
 
-/// What comes back.
+/// A message from a daemon.
 #[derive(Serialize, Deserialize)]
 struct ReplyMessage {
     version: u32,
@@ -154,10 +158,10 @@ struct ReplyMessage {
 pub struct Client(UnixStream);
 
 impl Client {
-    /// Connects to the daemon that uses `state_dir`; `None` when there is none.
+    /// Connects to the daemon that uses `state_dir`; `None` if there is none.
     ///
     /// # Errors
-    /// The socket belongs to somebody else, or cannot be used.
+    /// The socket belongs to another user, or cannot be used.
     pub fn connect(state_dir: &Path) -> Outcome<Option<Client>> {
         let failed = |error: io::Error| {
             Failure::new(Exit::System, format!("{}: {error}", state_dir.join(SOCKET).display()))
@@ -186,7 +190,7 @@ impl Client {
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// What the daemon answers, that it went away, or that it is of another version.
+    /// The failure that the daemon reports; or the daemon ended, or has another version.
     pub fn call<R: Request>(mut self, request: &R) -> Outcome<R::Reply> {
         let gone = |error: io::Error| {
             Failure::new(Exit::Unavailable, format!("the process in the background does not answer: {error}"))
@@ -203,11 +207,12 @@ impl Client {
     }
 }
 
-/// Listens for requests in `state_dir` and has `handle` answer them, each on a thread of its own, until the process ends.
-/// The state must be locked: then a socket that lies there is a dead process's.
+/// Listens for requests in `state_dir`; `handle` answers each of them on a thread of its own, until the
+/// process ends. The caller must have locked the state directory: an existing socket then belongs to a dead
+/// process.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The socket cannot be created.
 pub fn listen<Any: DeserializeOwned + Send + 'static>(
     state_dir: &Path,
     handle: impl Fn(Any) -> Reply<Any> + Send + Sync + 'static,
@@ -246,7 +251,7 @@ pub fn listen<Any: DeserializeOwned + Send + 'static>(
     Ok(())
 }
 
-/// Takes the socket away, so that nobody connects to a process that is ending.
+/// Removes the socket, so that no command connects to a process that is ending.
 pub fn close(state_dir: &Path) {
     let _ = std::fs::remove_file(state_dir.join(SOCKET));
 }
@@ -263,12 +268,12 @@ fn serve<Any: DeserializeOwned>(mut stream: UnixStream, handle: &(impl Fn(Any) -
     let _ = send(&mut stream, &ReplyMessage { version: VERSION, reply });
 }
 
-/// Why a message is no request.
+/// Why a message is not a valid request.
 #[derive(Debug)]
 enum NotUnderstood {
-    /// It is of another version.
+    /// It has another version.
     Version(u32),
-    /// It has not the form of this version.
+    /// It is malformed.
     Form(serde_json::Error),
 }
 
@@ -285,7 +290,7 @@ impl From<NotUnderstood> for Failure {
     }
 }
 
-/// The request in a message: its version is looked at before anything else.
+/// The request in a message. Its version is checked before anything else.
 fn understand<Any: DeserializeOwned>(bytes: &[u8]) -> Result<Any, NotUnderstood> {
     #[derive(Deserialize)]
     struct Version {
@@ -299,8 +304,8 @@ fn understand<Any: DeserializeOwned>(bytes: &[u8]) -> Result<Any, NotUnderstood>
     Ok(message.request)
 }
 
-/// Uses the socket in `state_dir` under a short name: names of sockets have at most 107 bytes, and state
-/// directories are longer.
+/// Calls `using` with a short path of the socket in `state_dir`: socket paths have at most 107 bytes, and
+/// state directories are longer.
 fn at<T>(state_dir: &Path, using: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let directory = std::fs::File::open(state_dir)?;
     using(&PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())))
@@ -333,18 +338,18 @@ fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Asks for a greeting.
+    /// A request for a greeting.
     #[derive(Clone, Debug, Serialize, Deserialize)]
     pub struct Greet {
         name: String,
     }
 
-    /// Asks for bytes.
+    /// A request for bytes.
     #[derive(Clone, Debug, Serialize, Deserialize)]
     pub struct Fetch;
 
     requests! {
-        /// What the daemon of this test answers.
+        /// The requests that this test's daemon answers.
         TestRequest {
             Greet => String, QUICK;
             Fetch => Encoded<Vec<u64>>;
@@ -368,8 +373,8 @@ mod tests {
         (dir, state)
     }
 
-    /// Proves: requests reach the listener through a state directory with a long name, replies of each type and failures
-    /// come back, and a dead process's socket is taken over.
+    /// Proves: requests reach the listener through a state directory with a long name, replies of each type
+    /// and failures come back, and a dead process's socket is taken over.
     #[test]
     fn requests_and_replies() {
         let (_dir, state) = listening();
@@ -383,8 +388,8 @@ mod tests {
         assert!(Client::connect(&state).expect("no error").is_none());
     }
 
-    /// Proves: a daemon refuses a request of another version, or of none, in words and with [`Exit::Protocol`]; a command
-    /// says so of a daemon whose reply has no version.
+    /// Proves: a daemon refuses a request of another version, or without one, in words and with
+    /// [`Exit::Protocol`]; a command reports a daemon whose reply has no version.
     #[test]
     fn other_versions_are_told_so() {
         let (_dir, state) = listening();
@@ -401,7 +406,7 @@ mod tests {
             assert_eq!((failure.code, reply.version), (Exit::Protocol, VERSION), "{message}");
             assert!(failure.message.contains("not understood"), "{failure}");
         }
-        // A daemon from before there were versions.
+        // A daemon from before versions were introduced.
         let (near, mut far) = UnixStream::pair().expect("a pair");
         let old = std::thread::spawn(move || {
             receive(&mut far).expect("a request");

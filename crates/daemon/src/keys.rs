@@ -1,8 +1,8 @@
-//! Keys: reading key files safely, making new ones, and keys that an SSH agent keeps.
+//! Keys: reading key files safely, making new ones, and keys in an SSH agent.
 //!
-//! A private key that others on this machine can read is refused, as ssh does; a passphrase is asked for on the
-//! terminal or read from the file that `HOLDFAST_PASSPHRASE_FILE` names, never taken from the command line or
-//! an environment variable, where other processes could see it.
+//! A private key that other users of this machine can read is refused, as ssh does. A passphrase is read from
+//! the terminal or from the file that `HOLDFAST_PASSPHRASE_FILE` names, never from the command line or an
+//! environment variable, where other processes could read it.
 
 mod agent;
 
@@ -21,16 +21,16 @@ use zeroize::Zeroizing;
 
 /// Names the file that holds a passphrase.
 pub const PASSPHRASE_FILE: &str = "HOLDFAST_PASSPHRASE_FILE";
-/// More than any key file has.
+/// Most bytes of a key file.
 const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// A key to sign with.
 pub enum Key {
     /// This process has it.
     Here(SigningKey),
-    /// An SSH agent keeps it.
+    /// An SSH agent has it.
     Kept(AgentKey),
-    /// It lies in a pipe, unread.
+    /// It is in a pipe, unread.
     Handed(KeySource),
 }
 
@@ -44,10 +44,10 @@ impl Key {
         }
     }
 
-    /// Where a process that is to sign with it finds it; this one forgets it.
+    /// Converts the key into a form that another process can sign with; this process forgets the key.
     ///
     /// # Errors
-    /// The system gives no pipe.
+    /// The system cannot create a pipe.
     pub fn into_source(self) -> Outcome<KeySource> {
         match self {
             Key::Here(key) => KeySource::of(&key).map_err(|error| {
@@ -58,18 +58,18 @@ impl Key {
         }
     }
 
-    /// Has processes of their own sign with it and speak with servers; this one forgets it.
+    /// Starts processes that sign with the key and speak with servers; this process forgets the key.
     ///
     /// # Errors
-    /// The system cannot make sandboxes.
+    /// The system cannot create sandboxes.
     pub fn into_processes(self) -> Outcome<Arc<Processes>> {
         Ok(Processes::start(self.into_source()?)?)
     }
 
-    /// For work that signs here and speaks with no server.
+    /// Makes a signer in this process, for work that does not speak with a server.
     ///
     /// # Errors
-    /// It was handed to another process.
+    /// The key was handed to another process.
     pub fn into_holder(self) -> Outcome<Arc<dyn KeyHolder>> {
         match self {
             Key::Here(key) => Ok(Arc::new(key)),
@@ -81,7 +81,8 @@ impl Key {
     }
 }
 
-/// The processes of a key, started when they are first needed: not where another process is asked.
+/// The processes of a key. They are started on the first call, because a command that asks a daemon does not
+/// need them.
 ///
 /// # Errors
 /// See [`Key::into_processes`].
@@ -96,11 +97,13 @@ pub fn started<'a>(
     }
 }
 
-/// The key that an argument names: `agent:FINGERPRINT`, `agent:COMMENT`, a public key file (an agent keeps the
-/// private half) or a private key file, for which an agent that holds it is asked rather than a passphrase.
+/// The key that an argument names: `agent:FINGERPRINT`, `agent:COMMENT`, a public key file (an agent has the
+/// private half) or a private key file. If a private key file has a passphrase and an agent has the key, the
+/// agent is used.
 ///
 /// # Errors
-/// Missing or unreadable, readable by others, not an Ed25519 key, wrong passphrase, not in the agent.
+/// The key is missing, unreadable, readable by others, not an Ed25519 key, or not in the agent; or the
+/// passphrase is wrong.
 pub fn read(argument: &Path) -> Outcome<Key> {
     if let Some(wanted) = in_agent(argument) {
         return Agent::of_environment()?.find(wanted).map(Key::Kept);
@@ -120,7 +123,7 @@ pub fn read(argument: &Path) -> Outcome<Key> {
             Failure::new(failure.code, message).hint(hint)
         });
     }
-    // An agent that does not answer is no reason not to ask for the passphrase.
+    // If no agent answers, the passphrase is asked for.
     if let Err(KeyFileError::PassphraseNeeded) = keyfile::parse_private(&text, None)
         && let Ok(public) = keyfile::public_half(&text)
         && let Ok(key) = Agent::of_environment().and_then(|agent| agent.key(public))
@@ -130,7 +133,7 @@ pub fn read(argument: &Path) -> Outcome<Key> {
     read_private(argument).map(Key::Here)
 }
 
-/// What an argument such as `agent:SHA256:...` says of the key in the agent.
+/// The fingerprint or comment in an argument such as `agent:SHA256:...`.
 pub fn in_agent(argument: &Path) -> Option<&str> {
     argument.to_str()?.strip_prefix("agent:")
 }
@@ -154,10 +157,11 @@ fn read_private(path: &Path) -> Outcome<SigningKey> {
     }
 }
 
-/// A public key given as `ssh-ed25519 AAAA... comment`, or as a file that holds such a line (or a private key).
+/// A public key given as `ssh-ed25519 AAAA... comment`, or as a file that holds such a line (or a private
+/// key).
 ///
 /// # Errors
-/// Neither of them, or not an Ed25519 key.
+/// The text is neither of them, or the key is not an Ed25519 key.
 pub fn read_public(argument: &str) -> Outcome<PublicKey> {
     let malformed = |error: KeyFileError| Failure::new(Exit::NoInput, format!("'{argument}': {error}"));
     if argument.trim_start().starts_with("ssh-") {
@@ -172,11 +176,11 @@ pub fn read_public(argument: &str) -> Outcome<PublicKey> {
     keyfile::parse_public(&text).map_err(malformed)
 }
 
-/// The public half of a key, however it is named: a public key line, a file that holds one, or a private key file,
-/// which is not opened for it.
+/// The public half of a key that is named in any way: a public key line, a file that contains one, or a
+/// private key file, which is not decrypted for that.
 ///
 /// # Errors
-/// None of them, or not an Ed25519 key.
+/// The text is none of them, or the key is not an Ed25519 key.
 pub fn public_of(argument: &str) -> Outcome<PublicKey> {
     if argument.trim_start().starts_with("ssh-") {
         return read_public(argument);
@@ -189,10 +193,10 @@ pub fn public_of(argument: &str) -> Outcome<PublicKey> {
     read_public(argument)
 }
 
-/// The passphrase: from the file that the environment names, or from the terminal.
+/// Reads the passphrase from the file that the environment names, or from the terminal.
 ///
 /// # Errors
-/// Neither is there.
+/// There is neither.
 pub fn passphrase(prompt: &str) -> Outcome<Zeroizing<String>> {
     if let Some(path) = std::env::var_os(PASSPHRASE_FILE) {
         let text = read_secret(Path::new(&path))?;
@@ -210,7 +214,7 @@ pub fn passphrase(prompt: &str) -> Outcome<Zeroizing<String>> {
         .map_err(|error| Failure::new(Exit::NoInput, format!("the passphrase cannot be read: {error}")))
 }
 
-/// A new key from the system's randomness.
+/// Makes a new key from the system's randomness.
 ///
 /// # Errors
 /// The system has none.
@@ -239,7 +243,7 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
         return Err(exists(&public_path));
     }
     if path.exists() {
-        // As it is when making them was cut off between the two.
+        // This happens if an earlier run was interrupted between the two files.
         let (private, public) = (path.display(), public_path.display());
         return Err(exists(path).hint(format!(
             "its public half, {public}, is missing; `ssh-keygen -y -f {private} > {public}` makes it"
@@ -248,7 +252,7 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
     create(path, 0o600, private.as_bytes())?;
     let public = format!("{}\n", keyfile::format_public(&key.public(), comment));
     create(&public_path, 0o644, public.as_bytes()).inspect_err(|_| {
-        // Nobody knows of it yet, and it would stand in the way of the next attempt.
+        // The private key is removed again, so that it does not block the next attempt.
         let _ = std::fs::remove_file(path);
     })?;
     Ok(public_path)
@@ -268,11 +272,11 @@ fn exists(path: &Path) -> Failure {
         .hint("choose another name, or move the old key away if you are sure that nobody needs it")
 }
 
-/// Makes a file that must not exist. It has its name when all of it is durable: half a key would stand in the way of the
-/// next attempt.
+/// Creates a file that must not exist yet. It gets its name once all of it is durable: half a key would block
+/// the next attempt.
 ///
 /// # Errors
-/// It exists, or cannot be made.
+/// The file exists, or cannot be created.
 pub fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let result = tempfile::Builder::new()
@@ -294,12 +298,12 @@ pub fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
 /// Reads a file that only its owner may read.
 ///
 /// # Errors
-/// Missing, unreadable, too large, or readable by others.
+/// The file is missing, unreadable, too large, or readable by others.
 pub fn read_secret(path: &Path) -> Outcome<Zeroizing<String>> {
     let text = read_bounded(path)?;
     let metadata = std::fs::metadata(path)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display())))?;
-    // A pipe or the like (`<(pass show key)`) has no mode that protects it; it is the caller's.
+    // A pipe or the like (`<(pass show key)`) has no protecting mode; the caller vouches for it.
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
         let message = format!(
             "{}: others can read this secret (mode {:04o})",

@@ -1,6 +1,7 @@
-//! What runs in the background on a client's machine: the daemons that serve the mounts of a key, a mounted release, a
-//! protected volume and an automounted directory; how they are started, and the control socket by which commands ask them.
-//! Commands parse arguments and print; what they ask for is done here.
+//! The processes that run in the background on a client's machine: the daemons that serve the mounts of a
+//! key, a mounted release, a protected volume and an automounted directory. This crate also starts them, and
+//! has the control socket by which commands ask them. Commands parse arguments and print results; the work
+//! itself is done here.
 #![forbid(unsafe_code)]
 
 pub mod automount;

@@ -1,9 +1,10 @@
-//! What the system lets one process have.
+//! Limits that the system sets on a process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Asks for as many open files as the administrator allows: the usual soft limit is for programs that use
-/// select(2), and every connection of a server and every unsaved file of a mount needs one.
+/// Raises the limit of open files to the administrator's maximum. The usual soft limit is meant for programs
+/// that use select(2); here every connection of a server and every unsaved file of a mount needs an open
+/// file.
 pub fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

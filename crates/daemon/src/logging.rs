@@ -1,4 +1,4 @@
-//! Logs: to standard error in the foreground, to a file that is turned over by size for daemons.
+//! Logs: to standard error in the foreground, or to a rotated file for daemons.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -9,17 +9,17 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Size at which a log is turned over.
+/// Bytes at which a log is rotated.
 const LOG_BYTES_MAX: u64 = 8 << 20;
-/// How many turned-over logs are kept, as `log.1` (newest) and so on.
+/// How many rotated logs stay, as `log.1` (newest) and so on.
 const LOGS_KEPT: u32 = 3;
 
 fn filter() -> EnvFilter {
     EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// Logs to standard error. `HOLDFAST_LOG` sets the level, as in `debug` or `warn,holdfast_client=trace`;
-/// `info,operation=trace` tells of each signed operation where its time goes, as spans with their durations.
+/// Logs to standard error. `HOLDFAST_LOG` sets the level, as in `debug` or `warn,holdfast_client=trace`.
+/// `info,operation=trace` logs for each signed operation how long its parts take, as spans with durations.
 pub fn to_stderr() {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter())
@@ -33,7 +33,7 @@ pub fn to_stderr() {
 /// Logs to `path`.
 ///
 /// # Errors
-/// It cannot be opened.
+/// The file cannot be opened.
 pub fn to_file(path: &Path) -> io::Result<()> {
     let log = RotatingLog::open(path)?;
     let _ = tracing_subscriber::fmt()
@@ -46,7 +46,7 @@ pub fn to_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A log file that moves out of the way when it has grown.
+/// A log file that is renamed when it has grown too large.
 #[derive(Clone)]
 struct RotatingLog(Arc<Mutex<Inner>>);
 
@@ -92,7 +92,7 @@ impl Write for RotatingLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if inner.bytes > LOG_BYTES_MAX {
-            // A log that cannot be turned over goes on growing: better than losing what it says.
+            // If the log cannot be rotated it keeps growing, which is better than losing its lines.
             let _ = inner.turn_over();
         }
         inner.file.write_all(bytes)?;
@@ -117,7 +117,7 @@ impl MakeWriter<'_> for RotatingLog {
 mod tests {
     use super::*;
 
-    /// A log that has grown is moved aside, older ones move up, and no more than the limit are kept.
+    /// Proves: a log that has grown is renamed, older ones move up, and no more than the limit stay.
     #[test]
     fn logs_turn_over() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Where a client keeps things: its state (signer, control socket, log, evidence) and its cache.
+//! The directories of a client: its state (signer, control socket, log, evidence) and its cache.
 
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_failure::{Exit, Failure, Outcome};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 /// Directories that the user may choose.
 #[derive(Clone, Debug, Default)]
 pub struct Directories {
-    /// Where the signer's state, its log and evidence are kept; `None`: `$XDG_STATE_HOME/holdfast`, for root
+    /// The directory of the signer's state, log and evidence; `None`: `$XDG_STATE_HOME/holdfast`, or for root
     /// `/var/lib/holdfast/client`.
     pub state: Option<PathBuf>,
-    /// Where verified blocks are cached; `None`: `$XDG_CACHE_HOME/holdfast`, for root `/var/cache/holdfast`.
+    /// The directory of cached blocks; `None`: `$XDG_CACHE_HOME/holdfast`, or for root `/var/cache/holdfast`.
     pub cache: Option<PathBuf>,
 }
 
-/// Directories in one argument, with `:` between them. In a name of the form `@HOST:PORT,ID` (see `holdfast automount`) a
-/// `:` is part of the name.
+/// Directories in one argument, separated by `:`. In a name of the form `@HOST:PORT,ID` (see `holdfast
+/// automount`), `:` is part of the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectoryList(Vec<PathBuf>);
 
@@ -47,7 +47,7 @@ impl From<OsString> for DirectoryList {
 }
 
 impl DirectoryList {
-    /// All directories of all arguments.
+    /// The directories of all arguments.
     pub fn all(lists: &[DirectoryList]) -> Vec<PathBuf> {
         lists.iter().flat_map(|list| list.0.iter().cloned()).collect()
     }
@@ -70,7 +70,7 @@ impl Directories {
         Ok(self.state_base()?.join(file_system.to_string()).join(key.to_string()))
     }
 
-    /// Where it is remembered which records and keys of releases were seen.
+    /// The directory that remembers which records and keys of releases were seen.
     ///
     /// # Errors
     /// No home directory is known.
@@ -86,7 +86,7 @@ impl Directories {
         base(self.cache.as_deref(), "XDG_CACHE_HOME", ".cache", "/var/cache/holdfast")
     }
 
-    /// The cache of one file system: what it holds is verified on every use, so all keys of a user share it.
+    /// The cache of one file system. Blocks are verified on every use, so all keys of a user share it.
     ///
     /// # Errors
     /// No home directory is known.
@@ -114,14 +114,15 @@ impl Directories {
     }
 }
 
-/// Holdfast's own directory for what runs: volumes that root attached, and the socket of the helper for programs.
+/// The directory of running services: volumes that root attached, and the socket of the identification
+/// helper.
 pub const RUN_DIRECTORY: &str = "/run/holdfast";
 
-/// Makes a directory that everybody can look into, whatever the umask. One that is there stays as it is, but for
-/// [`RUN_DIRECTORY`], which earlier versions made for root alone.
+/// Creates a directory that everybody can read, whatever the umask. An existing one is not changed, except
+/// [`RUN_DIRECTORY`], which earlier versions created for root alone.
 ///
 /// # Errors
-/// It cannot be made.
+/// The directory cannot be created.
 pub fn make_shared(path: &Path) -> Outcome {
     let is_own = path == Path::new(RUN_DIRECTORY) && geteuid().is_root();
     if path.is_dir() && !is_own {
@@ -132,10 +133,10 @@ pub fn make_shared(path: &Path) -> Outcome {
         .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())))
 }
 
-/// Makes a directory that only its owner can look into.
+/// Creates a directory that only its owner can access.
 ///
 /// # Errors
-/// It cannot be made, or it is somebody else's.
+/// The directory cannot be created, or belongs to another user.
 pub fn make_private(path: &Path) -> Outcome {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -174,7 +175,7 @@ fn base(chosen: Option<&Path>, variable: &str, below_home: &str, for_root: &str)
 mod tests {
     use super::*;
 
-    /// A port in a name does not end a directory; whatever else is between colons is one.
+    /// Proves: the colon before a port in a name does not separate directories; all other colons do.
     #[test]
     fn lists_of_directories() {
         for (text, expected) in [

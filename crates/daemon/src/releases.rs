@@ -1,4 +1,4 @@
-//! Mounted releases: each has a process of its own, which needs no key.
+//! Mounts of releases. Each has a process of its own, which needs no key.
 
 use crate::background;
 use crate::watch::Watcher;
@@ -15,27 +15,27 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
-/// How often it is looked whether the mount has ended while mirrors are asked for a new release.
+/// While mirrors are asked for a new release, how often it checks whether the mount has ended.
 const ENDED_LOOK: Duration = Duration::from_millis(200);
 
-/// How a release is mounted.
+/// The settings of a release's mount.
 pub struct ReleaseMountSettings {
     /// The mount point, prepared.
     pub directory: PathBuf,
-    /// What the table of mounts shows as its source.
+    /// The source of the mount in the kernel's table.
     pub title: String,
     /// Whether other users of the machine may use it.
     pub allow_other: bool,
-    /// Whether it refuses to run programs.
+    /// Whether programs in it must not be run.
     pub no_exec: bool,
     /// How often mirrors are asked for a new release.
     pub refresh: Duration,
-    /// File that remembers what was read first; `None`: nothing does.
+    /// File that remembers the first reads; `None`: they are not remembered.
     pub first_touch: Option<PathBuf>,
 }
 
-/// The background process: opens a release and serves it until it is unmounted. `open` is given a function that tells the
-/// waiting command what holds it up.
+/// The background process: opens a release and serves it until it is unmounted. `open` gets a function with
+/// which it can report a delay to the waiting command.
 ///
 /// # Errors
 /// None: a failure is reported to the command that waits.
@@ -54,7 +54,7 @@ pub fn run_in_background(
     let started = start();
     let heard = background::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
     let Ok(mount) = started else { return Ok(()) };
-    // Not to keep another file system from being unmounted.
+    // A working directory elsewhere would keep that file system from being unmounted.
     let _ = std::env::set_current_dir("/");
     if !heard {
         mount.stop();
@@ -72,15 +72,15 @@ pub fn run_in_foreground(release: Release, settings: ReleaseMountSettings) -> Ou
     Ok(())
 }
 
-/// A mount that is served.
+/// A release's mount that is being served.
 struct ReleaseMount {
     session: Arc<Session>,
     mounted: Arc<MountedRelease>,
     watcher: Watcher,
     refresh: Duration,
-    /// Where it is remembered what was read first.
+    /// File that remembers the first reads.
     first_touch: Option<PathBuf>,
-    /// Ends the looking for new releases.
+    /// Receives when the mount has ended.
     ended: std::sync::mpsc::Receiver<()>,
 }
 
@@ -118,7 +118,7 @@ impl ReleaseMount {
         Ok(ReleaseMount { session, mounted, watcher, refresh: settings.refresh, first_touch, ended })
     }
 
-    /// Keeps what was read first, before what was read first earlier.
+    /// Stores the list of first reads, followed by those of earlier mounts.
     fn remember(&self) {
         let Some(path) = &self.first_touch else { return };
         let now = self.mounted.first_touches();
@@ -133,13 +133,14 @@ impl ReleaseMount {
         let _ = self.session.unmount(UnmountMode::Lazily);
     }
 
-    /// Looks for a new release. Mirrors may take long, and an unmount does not wait for them: then it is `None`.
+    /// Looks for a new release, and returns notices. `None` if the mount ended meanwhile: an unmount does not
+    /// wait for slow mirrors.
     fn refreshed(&self) -> Option<BTreeSet<String>> {
         let mounted = self.mounted.clone();
         let (done, refreshed) = channel();
         let look = move || drop(done.send(mounted.refresh().into_iter().collect()));
         if std::thread::Builder::new().name("refresh".into()).spawn(look).is_err() {
-            // The next one may have room.
+            // No thread can be started now; the next attempt may succeed.
             return Some(BTreeSet::new());
         }
         loop {
@@ -151,10 +152,10 @@ impl ReleaseMount {
         }
     }
 
-    /// Serves until it is unmounted; looks for new releases now and then.
+    /// Serves until it is unmounted; looks for new releases periodically.
     fn serve(self) {
         let mut before = BTreeSet::new();
-        // What expires does so at its time; after that there is no hurry.
+        // It wakes when the release expires; after that, at the usual interval.
         let wait = |mounted: &MountedRelease| match mounted.expires_in() {
             Duration::ZERO => self.refresh,
             left => left.min(self.refresh),
@@ -173,7 +174,7 @@ impl ReleaseMount {
     }
 }
 
-/// Fetches what was read first the last time, in the background.
+/// Fetches what was first read in earlier mounts, in the background.
 fn fetch_ahead(mounted: &Arc<MountedRelease>, list: FirstTouches) {
     if list.0.is_empty() {
         return;
@@ -187,6 +188,6 @@ fn fetch_ahead(mounted: &Arc<MountedRelease>, list: FirstTouches) {
             "what was read first was fetched ahead"
         );
     };
-    // Without it, everything is fetched when it is read.
+    // If there is no thread, everything is fetched when it is read.
     let _ = std::thread::Builder::new().name("first-touch".into()).spawn(work);
 }

@@ -1,5 +1,5 @@
-//! Writable file systems that were revoked: mounts look for the certificate. One that was found once is kept, so that the file
-//! system stays revoked.
+//! Revocation of writable file systems: mounts look for a certificate. Once found, it is stored, so that the
+//! file system stays revoked.
 
 use crate::paths::{Directories, make_private};
 use holdfast_crypto::Digest;
@@ -8,17 +8,17 @@ use holdfast_release::admit::Unreadable;
 use holdfast_release::file_system::revoked;
 use std::path::{Path, PathBuf};
 
-/// Why a file system must not be used, as far as directories of certificates tell.
+/// Why a file system must not be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotUsable {
-    /// Its superuser has said that it is over.
+    /// Its superuser has revoked it, for this reason.
     Revoked(String),
-    /// A directory cannot be read, so nobody knows.
+    /// A directory of certificates cannot be read, so it may be revoked.
     Unknown(String),
 }
 
-/// Looks for a certificate where those that were found are kept, and in `revocations`. What people should be told of false
-/// ones goes to `tell`.
+/// Looks for a certificate among those found before, and in the directories `revocations`. Notices about
+/// invalid ones are passed to `tell`.
 ///
 /// # Errors
 /// [`NotUsable`].

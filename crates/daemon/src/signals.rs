@@ -1,11 +1,12 @@
-//! Signals that end a process in order.
+//! Signals that end a process in an orderly way.
 
 use holdfast_failure::{Exit, Failure, Outcome};
 
-/// Calls `end` at the first of SIGTERM, SIGINT and SIGHUP, which end nothing by themselves from now on.
+/// Calls `end` at the first SIGTERM, SIGINT or SIGHUP. From now on, these signals do not end the process by
+/// themselves.
 ///
 /// # Errors
-/// The system gives no thread, or no pipe for signals.
+/// The system cannot start a thread or set up signal handling.
 pub fn on_end(end: impl FnOnce() + Send + 'static) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(Exit::System, format!("signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;

@@ -1,14 +1,14 @@
-//! Moments in words.
+//! Times as text.
 
 use jiff::Timestamp;
 
-/// Nanoseconds since the epoch, now.
+/// The present time in nanoseconds since 1970.
 pub fn now_ns() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A time in UTC, as in `2026-03-01 12:30:05 UTC`.
+/// A time in UTC as text, such as `2026-03-01 12:30:05 UTC`.
 pub fn moment(ns: i64) -> String {
     let time = Timestamp::from_nanosecond(ns.into()).expect("64 bits of nanoseconds are within its years");
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
@@ -18,7 +18,7 @@ pub fn moment(ns: i64) -> String {
 mod tests {
     use super::*;
 
-    /// Known moments, a leap day and times before 1970 come out right.
+    /// Proves: some times with known results, a leap day and times before 1970 are converted correctly.
     #[test]
     fn moments() {
         assert_eq!(moment(0), "1970-01-01 00:00:00 UTC");

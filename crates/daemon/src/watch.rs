@@ -1,13 +1,13 @@
-//! Unmounting on death.
+//! Unmounts when the process that serves a mount dies.
 //!
-//! A FUSE mount outlives the process that served it and then answers nothing but errors. So the process that
-//! mounts starts a small one beside it, which does nothing but wait for the end of a pipe. When that comes, and
-//! mounts are left, it takes them away.
+//! A FUSE mount outlives the process that served it, and then answers with errors only. So the process that
+//! mounts starts a small watching process, which waits for the end of a pipe. When the pipe ends and mounts
+//! are left, it unmounts them.
 //!
-//! A process that is killed may be unable to end: while one of its threads tells the kernel to forget a name, the kernel
-//! may wait for an answer of this very process, and so hold everybody who comes near that directory. So the process
-//! beside it looks now and then whether the watched one is dying, and if that takes long, ends the connections of its
-//! mounts.
+//! A killed process may be unable to end: while one of its threads makes the kernel forget a name, the kernel
+//! may wait for an answer from this same process, and so block every program that uses that directory. So the
+//! watching process checks periodically whether the watched one is dying, and if that takes long, aborts the
+//! connections of its mounts.
 
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
@@ -21,7 +21,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often it is looked whether the watched process is dying; one that is dying twice in a row is helped.
+/// The interval of the checks. If the watched process is dying at two checks in a row, its connections are
+/// aborted.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Serialize, Deserialize)]
@@ -30,11 +31,11 @@ enum Note {
     Unmounted(PathBuf),
 }
 
-/// The watched side: tells the watching process what is mounted.
+/// The side in the watched process: it reports mounts to the watching process.
 pub struct Watcher(Mutex<Option<ChildStdin>>);
 
 impl Watcher {
-    /// Starts the watching process. Without it everything works, but dead mounts stay until the next mount.
+    /// Starts the watching process. If that fails, dead mounts stay until the next mount.
     pub fn start() -> Watcher {
         let child = Command::new("/proc/self/exe")
             .arg0("holdfast")
@@ -48,7 +49,7 @@ impl Watcher {
         match child {
             Ok(mut child) => {
                 let pipe = child.stdin.take();
-                // Reaps it, should it ever end before us.
+                // Reaps the process, should it ever end first.
                 let _ = std::thread::Builder::new().name("watched".to_owned()).spawn(move || child.wait());
                 Watcher(Mutex::new(pipe))
             }
@@ -59,12 +60,12 @@ impl Watcher {
         }
     }
 
-    /// Notes that something was mounted.
+    /// Reports a new mount.
     pub fn mounted(&self, directory: &Path) {
         self.note(&Note::Mounted(directory.to_owned()));
     }
 
-    /// Notes that it is no longer.
+    /// Reports the end of a mount.
     pub fn unmounted(&self, directory: &Path) {
         self.note(&Note::Unmounted(directory.to_owned()));
     }
@@ -81,10 +82,10 @@ impl Watcher {
     }
 }
 
-/// The watching side: `holdfast watch`.
+/// The watching process: `holdfast watch`.
 ///
 /// # Errors
-/// Its input is not what a mounting process writes.
+/// The input is not that of a mounting process.
 pub fn watch() -> Outcome {
     let malformed = |error: io::Error| Failure::new(Exit::Usage, format!("not for people to use: {error}"));
     let watched = parent_id();
@@ -105,7 +106,8 @@ pub fn watch() -> Outcome {
         match notes.recv_timeout(LOOK) {
             Ok(note) => match note.map_err(malformed)? {
                 Note::Mounted(directory) => mounted.push(WatchedMount::now(directory)),
-                // One may be mounted again before the end of the one before is noted, which is the older one.
+                // A directory may be mounted on again before the end of its previous mount is reported; the
+                // older one has ended.
                 Note::Unmounted(directory) => {
                     let ended = mounted.iter().position(|seen| seen.directory == directory);
                     ended.map(|at| mounted.remove(at));
@@ -132,12 +134,12 @@ pub fn watch() -> Outcome {
 /// A mount of the watched process.
 struct WatchedMount {
     directory: PathBuf,
-    /// Number of its FUSE connection, if it is one.
+    /// The number of its FUSE connection, if it has one.
     connection: Option<u32>,
 }
 
 impl WatchedMount {
-    /// As the kernel's table of mounts has it.
+    /// The mount as the kernel's table has it now.
     fn now(directory: PathBuf) -> WatchedMount {
         let mount = mountpoint::mounted_at(&directory).ok().flatten();
         let connection =
@@ -145,7 +147,7 @@ impl WatchedMount {
         WatchedMount { directory, connection }
     }
 
-    /// Ends the connection, unless its number has become another file system's.
+    /// Aborts the connection, unless its number now belongs to another file system.
     fn abort(&self) {
         let Some(connection) = self.connection else { return };
         let table = mountpoint::mounted().unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Whether the record that a mirror shows counts now.
+//! Decides whether the record that a mirror sends is in force now.
 //!
-//! The clock is an argument, as is what this client has seen before. The time that counts is the later of the two:
-//! no clock that is behind makes something count that is known to have expired. What a clock is blamed for is said
-//! to be the clock's, never an attack.
+//! The clock's time and what this client has seen before are arguments. The later of the clock's time and the
+//! latest time seen decides, so a clock that is behind cannot put a record in force that is known to have
+//! expired. Errors that a wrong clock may have caused name the clock, and do not speak of an attack.
 //!
-//! Attacks answered: rollback (an older record), equivocation (two records of one number), freeze (a record beyond
-//! its term), keys that were rotated out. A mirror that shows an older *renewal* of the record that this client knows
-//! already takes nothing away: the record counts for as long as this client knows it does.
+//! Attacks answered: rollback (an older record), equivocation (two records with one number), freeze (a record
+//! that has expired), and keys that were rotated out. A mirror that sends an older *renewal* of a record than
+//! this client has seen does no harm: the record stays in force until the end of the latest renewal seen.
 
 use crate::keys::KeyChain;
 use crate::moment::{moment, span};
@@ -15,7 +15,7 @@ use crate::signing::Signable;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::Digest;
 
-/// How far ahead of the clock here something may have been signed: clocks differ.
+/// How far ahead of this machine's clock the time of a signature may be, in seconds, because clocks differ.
 pub const AHEAD_MAX_S: u64 = 600;
 
 /// What a client has seen of a release: its highest record.
@@ -27,10 +27,10 @@ pub struct HighestRecord {
     pub record: Digest,
     /// When it was signed, in seconds since 1970.
     pub issued_s: u64,
-    /// How long it counts by the renewal that lasts longest.
+    /// The period of validity by the renewal that lasts longest.
     pub validity: Validity,
-    /// The latest time at which anything of the release that was accepted was signed: it is at least this late.
-    /// Readings of the clock are not remembered, because one that was wrong once would count for ever.
+    /// The latest time of any signature that was accepted for this release; the present time is not earlier.
+    /// Readings of the clock are not remembered, because one wrong reading would have an effect for ever.
     pub latest_s: u64,
 }
 
@@ -39,7 +39,7 @@ pub struct HighestRecord {
 pub enum ExpiredPolicy {
     /// Refuse it.
     Refuse,
-    /// Accept it with a loud warning; still not if it is a certificate directory's.
+    /// Accept it with a loud warning, but not for a certificate directory.
     Allow,
 }
 
@@ -51,39 +51,40 @@ pub struct Accepted {
     pub record: Record,
     /// The digest of the record.
     pub digest: Digest,
-    /// The last second at which it counts.
+    /// The last second at which the record is in force, since 1970.
     pub valid_until_s: u64,
     /// Warnings for people.
     pub warnings: Vec<Warning>,
-    /// What the client must remember now.
+    /// What the client must remember from now on.
     pub seen: HighestRecord,
 }
 
 /// A warning about a record that was accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Warning {
-    /// More than half of its life is over.
+    /// More than half of the record's life is over.
     HalfLife {
-        /// The last second at which it counts.
+        /// The last second at which it is in force, since 1970.
         until_s: u64,
         /// Seconds left.
         left_s: u64,
     },
     /// The record has expired, and was accepted because the caller allows that.
     Stale {
-        /// The last second at which it counted.
+        /// The last second at which it was in force, since 1970.
         until_s: u64,
         /// How long ago that was, in seconds.
         ago_s: u64,
     },
-    /// The mirror shows an older renewal than was seen before.
+    /// The mirror sent an older renewal than one seen before.
     OlderRenewal {
         /// When the record that is shown expires, in seconds since 1970.
         shown_until_s: u64,
         /// When the record that was accepted before expires, in seconds since 1970.
         known_until_s: u64,
     },
-    /// The record follows another one than was seen before under that number. Somebody was shown that other one.
+    /// The record names another predecessor than the record that was accepted under that number before. So
+    /// somebody has been given that other record.
     OtherHistory {
         /// The number of the record seen before.
         sequence: u64,
@@ -92,11 +93,11 @@ pub enum Warning {
         /// The digest that the new record names for it.
         named: Digest,
     },
-    /// The clock here is behind what is known.
+    /// This machine's clock is behind the time of a signature seen before.
     ClockBehind {
         /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
-        /// The time at which something was signed that was seen before.
+        /// The latest time of a signature seen before, in seconds since 1970.
         latest_s: u64,
     },
 }
@@ -152,22 +153,22 @@ pub enum Refusal {
          somebody has the old keys"
     )]
     OlderKeySet {
-        /// The key set it names.
+        /// The number of the key set that signed the record.
         found: u64,
         /// The number of the current key set.
         current: u64,
     },
-    /// An older record than was seen before.
+    /// The record is older than one seen before.
     #[error(
         "the mirror shows release {shown}, and this machine has seen release {seen} of it: it is behind, or rolls back"
     )]
     Rollback {
-        /// The number of the key set that the mirror shows.
+        /// The sequence number of the record that the mirror sent.
         shown: u64,
-        /// The number of the key set that was accepted before.
+        /// The sequence number of the record that was accepted before.
         seen: u64,
     },
-    /// Another record than was seen before, under the same number. Both are signed.
+    /// The record differs from the one seen before under the same number, and both are signed.
     #[error(
         "there are two releases {sequence}, both signed: {} is the one seen first, and {} is another. The publisher \
          shows different people different things, or somebody has the keys",
@@ -178,10 +179,10 @@ pub enum Refusal {
         sequence: u64,
         /// Digest of the record seen before.
         seen: Digest,
-        /// Digest of the record shown.
+        /// Digest of the record that the mirror sent.
         shown: Digest,
     },
-    /// A newer record that says it is older than the one before it.
+    /// A newer record states an earlier time than its predecessor.
     #[error(
         "release {sequence} says that it was signed at {}, before release {seen_sequence} (at {}); the publisher's \
          clock was wrong, and it has to be published again",
@@ -190,7 +191,7 @@ pub enum Refusal {
     Backwards {
         /// The number of the record.
         sequence: u64,
-        /// When it was signed, by its own word, in seconds since 1970.
+        /// The time at which it was signed, as it states, in seconds since 1970.
         issued_s: u64,
         /// The number of the record that was accepted before.
         seen_sequence: u64,
@@ -206,7 +207,7 @@ pub enum Refusal {
     Future {
         /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
-        /// When it was signed, by its own word, in seconds since 1970.
+        /// The time at which the record was signed, as it states, in seconds since 1970.
         issued_s: u64,
     },
     /// The record has expired.
@@ -223,9 +224,9 @@ pub enum Refusal {
         }
     )]
     Expired {
-        /// The last second at which it counted.
+        /// The last second at which it was in force, since 1970.
         until_s: u64,
-        /// The time that counts here.
+        /// The time that decides, in seconds since 1970: the later of the clock's and the latest seen.
         time_s: u64,
         /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
@@ -234,10 +235,11 @@ pub enum Refusal {
     },
 }
 
-/// Whether the record in `file` counts at `now_s` for a client that has `seen` that much of the release.
+/// Decides whether the record in `file` is in force at `now_s`, for a client that has `seen` this much of the
+/// release.
 ///
 /// # Errors
-/// [`Refusal`]. What was remembered stays as it is.
+/// [`Refusal`]. What the client remembers is unchanged.
 pub fn accept(
     chain: &KeyChain,
     file: &RootFile,
@@ -258,8 +260,8 @@ pub fn accept(
     let latest_s = seen.map_or(0, |seen| seen.latest_s);
     let time_s = now_s.max(latest_s);
     let issued_s = authentic.issued_last_s();
-    // The tolerance is the clock's alone: counted from what was seen, it would let somebody with a renewer's key lead
-    // a client into the future, ten minutes a step.
+    // The tolerance applies to the clock only. If it applied to the latest time seen, the holder of a
+    // renewer's key could lead a client into the future, ten minutes at a time.
     if issued_s > now_s.saturating_add(AHEAD_MAX_S).max(latest_s) {
         return Err(Refusal::Future { clock_s: now_s, issued_s });
     }
@@ -303,7 +305,7 @@ pub fn accept(
     Ok(Accepted { record: record.clone(), digest, valid_until_s: until_s, warnings, seen })
 }
 
-/// Compares with what was seen before.
+/// Compares the record with the highest one seen before.
 fn not_older(record: &Record, digest: Digest, seen: &HighestRecord) -> Result<(), Refusal> {
     let sequence = record.sequence;
     if sequence < seen.sequence {

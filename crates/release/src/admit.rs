@@ -1,4 +1,5 @@
-//! What a client does before it believes a mirror: it looks for revocations, follows the keys, and judges the record.
+//! What a client checks before it uses a mirror's release: it looks for revocations, follows the key sets,
+//! and judges the record.
 
 use crate::accept::{Accepted, ExpiredPolicy, Refusal};
 use crate::form::{self, Kind, Malformed};
@@ -15,23 +16,24 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Admitted {
-    /// The record, until when it counts, and warnings about it.
+    /// The record, the end of its validity, and warnings about it.
     pub accepted: Accepted,
-    /// The file it came in; where blocks lie is in it, and is a hint.
+    /// The file that the record came in. It also says where blocks are; that part is unsigned.
     pub file: RootFile,
     /// The key sets, followed to the newest.
     pub chain: KeyChain,
-    /// Further warnings: revocations that were found and are false, proofs against other mirrors' records.
+    /// Further warnings: invalid revocations, and proofs against records of other mirrors.
     pub notices: Vec<String>,
 }
 
-/// Why a release may not be used as a mirror has it.
+/// Why the release that a mirror has may not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
-    /// The mirror does not give a file that is needed.
+    /// The mirror does not send a file that is needed.
     #[error(transparent)]
     Mirror(#[from] MirrorError),
-    /// The record is not the release's, or not the newest, or expired. Another mirror may have a better one.
+    /// The record does not belong to the release, is not the newest, or has expired. Another mirror may have
+    /// a better one.
     #[error("{mirror}: {file}: {error}")]
     Refused {
         /// The mirror.
@@ -41,7 +43,7 @@ pub enum AdmitError {
         /// Why it is refused.
         error: Box<TrustError>,
     },
-    /// The mirror gives something that is not such a file.
+    /// The mirror sends something that is not a file of this kind.
     #[error("{mirror}: {file}: {error}")]
     Malformed {
         /// The mirror.
@@ -51,7 +53,7 @@ pub enum AdmitError {
         /// What is wrong.
         error: Malformed,
     },
-    /// The release is over, whatever any mirror says.
+    /// The release is revoked, whatever any mirror has.
     #[error("{revoked} ({found})")]
     Revoked {
         /// What the certificate says.
@@ -59,10 +61,10 @@ pub enum AdmitError {
         /// Where the certificate was found.
         found: String,
     },
-    /// Files that remember the release cannot be read or written.
+    /// What this machine remembers of the release cannot be read or written.
     #[error(transparent)]
     Trust(TrustError),
-    /// A directory of revocations cannot be read, so nobody knows what is in it.
+    /// A directory of revocations cannot be read, so its content is unknown.
     #[error(
         "{}: {error}; revocations are looked for here, so nothing is used until it can be read. Make it readable, or \
          take it off the list of revocation directories",
@@ -77,8 +79,8 @@ pub enum AdmitError {
 }
 
 impl AdmitError {
-    /// Whether it proves that whoever holds the keys has signed two things of which only one could be honest. People
-    /// must be told even if another mirror is as it should be.
+    /// Whether the error proves that the holder of the keys has signed two things of which only one can be
+    /// honest. People must hear of it even if another mirror has a valid release.
     pub fn is_proof(&self) -> bool {
         let AdmitError::Refused { error, .. } = self else { return false };
         matches!(
@@ -89,10 +91,10 @@ impl AdmitError {
     }
 }
 
-/// Does all of it, and remembers what it learns.
+/// Looks for revocations, follows the key sets and judges the record, and remembers the results.
 ///
 /// # Errors
-/// [`AdmitError`]. Keys that were followed, and a revocation, are remembered even then.
+/// [`AdmitError`]. Key sets that were followed, and a revocation, are remembered even on an error.
 pub fn admit(
     trust: &Trust,
     mirror: &dyn Mirror,
@@ -109,8 +111,9 @@ pub fn admit(
     Ok(Admitted { accepted, file, chain, notices })
 }
 
-/// Looks for a revocation in what this machine remembers and in directories of certificates: `ID` and `ID.revoked`.
-/// A directory may be anything, also a mounted release. Returns warnings about false ones.
+/// Looks for a revocation in what this machine remembers, and in directories of certificates, under the names
+/// `ID` and `ID.revoked`. Such a directory may also be a mounted release. Returns warnings about invalid
+/// certificates.
 ///
 /// # Errors
 /// [`AdmitError::Revoked`], [`AdmitError::RevocationsUnreadable`], [`AdmitError::Trust`].
@@ -129,7 +132,8 @@ pub fn not_revoked(trust: &Trust, directories: &[PathBuf]) -> Result<Vec<String>
     Ok(notices)
 }
 
-/// Looks for a revocation at a mirror. That it has none proves nothing.
+/// Looks for a revocation at a mirror. If the mirror has none, that proves nothing. Returns a warning about
+/// an invalid one.
 ///
 /// # Errors
 /// [`AdmitError::Revoked`], [`AdmitError::Mirror`] if it cannot be reached, [`AdmitError::Trust`].
@@ -144,7 +148,8 @@ pub fn not_revoked_at(trust: &Trust, mirror: &dyn Mirror) -> Result<Option<Strin
     }
 }
 
-/// Follows the keys from what this machine remembers, or from the first, to the last that the mirror has.
+/// Follows the key sets to the newest that the mirror has, beginning with those that this machine remembers,
+/// or else with the first.
 ///
 /// # Errors
 /// [`AdmitError::Mirror`], [`AdmitError::Refused`], [`AdmitError::Malformed`], [`AdmitError::Trust`].
@@ -164,12 +169,13 @@ pub fn follow_keys(trust: &Trust, mirror: &dyn Mirror) -> Result<KeyChain, Admit
             KeyChain::begin(trust.id(), first.clone()).map_err(|error| refused(1, &first, error))?
         }
     };
-    // The last one known is looked at again: another in its place proves that the keys have signed two successions.
+    // The last known key set is fetched again: a different one in its place proves that the keys have signed
+    // two successions.
     let mut number = chain.current().number.max(2);
     while number <= SETS_MAX {
         let set = match fetch(number) {
             Ok(set) => set,
-            // A mirror that lacks a known key set is merely behind, which its record will show.
+            // A mirror that lacks a known key set is only behind, which its record will show.
             Err(AdmitError::Mirror(MirrorError::Missing { .. })) => break,
             Err(error) => return Err(error),
         };
@@ -183,7 +189,7 @@ pub fn follow_keys(trust: &Trust, mirror: &dyn Mirror) -> Result<KeyChain, Admit
     trust.learn(&chain).map_err(blame(mirror, "keys"))
 }
 
-/// A false certificate only leads to a warning.
+/// Applies a revocation certificate. An invalid one only leads to a warning, which is returned.
 fn apply_certificate(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<String>, AdmitError> {
     match trust.revoke(certificate).map_err(AdmitError::Trust)? {
         Ok(revoked) => Err(AdmitError::Revoked { revoked, found }),
@@ -191,7 +197,7 @@ fn apply_certificate(trust: &Trust, certificate: &[u8], found: String) -> Result
     }
 }
 
-/// A directory of revocations that cannot be read, so nobody knows what is in it.
+/// The error that a directory of revocations cannot be read, so that its content is unknown.
 #[derive(Debug)]
 pub struct Unreadable {
     /// The directory or file.
@@ -200,14 +206,14 @@ pub struct Unreadable {
     pub error: io::Error,
 }
 
-/// The certificates in a directory that are named by an id. Finding none means something only if the directory is
-/// readable.
+/// The certificates in a directory that are named by the release's id. An empty result is conclusive, because
+/// a directory that is unreadable or absent is an error.
 pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, Unreadable> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
         move |error| Unreadable { path, error }
     };
-    // The absence of a file means nothing if the directory is absent.
+    // The absence of a file is not conclusive if the directory is absent.
     if !std::fs::metadata(directory).map_err(unreadable(directory))?.is_dir() {
         return Err(unreadable(directory)(io::Error::other("this is not a directory")));
     }
@@ -217,8 +223,8 @@ pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathB
         match holdfast_durable::read(&path, Revocation::BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => found.push((path, bytes)),
-            // A folder in the place of a certificate counts as a false one: anybody who may put files here can make
-            // one.
+            // A folder in the place of a certificate counts as an invalid certificate: anybody who may put
+            // files here can make one.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => found.push((path, Vec::new())),
             Err(error) => return Err(unreadable(&path)(error)),
         }
@@ -231,7 +237,7 @@ fn malformed(mirror: &dyn Mirror, file: &str) -> impl FnOnce(Malformed) -> Admit
     move |error| AdmitError::Malformed { mirror, file, error }
 }
 
-/// Tells errors of a mirror from those of the local disk.
+/// Attributes an error to the mirror or to the local disk.
 fn blame(mirror: &dyn Mirror, file: &str) -> impl FnOnce(TrustError) -> AdmitError {
     let (mirror, file) = (mirror.name().to_owned(), file.to_owned());
     move |error| match error {

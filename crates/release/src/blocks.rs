@@ -1,11 +1,12 @@
-//! The blocks of a release, from its mirrors.
+//! Fetches the blocks of a release from its mirrors.
 //!
-//! The client's verified store does the rest: its caches, its verification at every read, requests shared by all who
-//! wait. Mirrors take the place that the server has in a writable file system, and answer one request of its protocol,
-//! RETRIEVE.
+//! The client's verified store does the rest: caching, verification at every read, and sharing one request
+//! among all readers that wait for it. Mirrors take the place of the server of a writable file system, and
+//! answer one request of its protocol, RETRIEVE.
 //!
-//! An index says where blocks lie; a mirror names it, and nobody signs it. One that does not know a block proves
-//! nothing; then the indexes that other mirrors name are asked, before the block counts as missing.
+//! An index says where blocks are. A mirror names the index, and it is not signed. So an index that lacks a
+//! block proves nothing: before the block counts as missing, the indexes that other mirrors name are
+//! consulted.
 
 use crate::index::{self, BlockLocation, FIXED_BYTES, Head, Key, Sizes, key_of};
 use crate::mirror::{Mirrors, OBJECTS, OBJECTS_MAX, Unavailable};
@@ -27,20 +28,22 @@ use std::time::Duration;
 
 /// An index of up to this size is fetched whole.
 const WHOLE_INDEX_BYTES: u64 = 1 << 20;
-/// Pages of larger ones that are kept.
+/// Most pages of larger indexes that are cached.
 const PAGES_KEPT: usize = 4096;
-/// The head of an index is never larger: at 8 bytes a page of 128, that is hundreds of millions of blocks.
+/// Most bytes of an index's head: at 8 bytes for each page of 128 blocks, enough for hundreds of millions of
+/// blocks.
 const HEAD_BYTES_MAX: u64 = 32 << 20;
-/// Blocks of one pack with less than this between them are fetched at once.
+/// Blocks of one pack are fetched with one request if the gap between them is smaller than this, in bytes.
 const GAP_BYTES: u64 = 64 << 10;
-/// Most bytes that are fetched at once.
+/// Most bytes of one request.
 const RANGE_BYTES_MAX: u64 = 4 << 20;
-/// A small block is fetched with what follows it in its pack, which is what lies beside it in the tree.
+/// A small block is fetched together with so many bytes that follow it in its pack: these are its neighbours
+/// in the tree.
 const WINDOW_BYTES: u64 = 128 << 10;
-/// Blocks of which it is remembered which mirror gave them.
+/// For so many blocks it is remembered which mirror sent them.
 const GIVERS_KEPT: usize = 4096;
 
-/// An index, as a mirror names it.
+/// The name of an index, as a mirror states it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IndexName {
     /// Digest of the file.
@@ -52,13 +55,13 @@ pub struct IndexName {
 /// Mirrors as the server of blocks.
 pub struct MirroredBlocks {
     mirrors: Arc<Mirrors>,
-    /// Indexes that are asked, the likeliest first.
+    /// The indexes in use, the likeliest first.
     indexes: Mutex<Vec<Arc<RemoteIndex>>>,
-    /// Names the indexes that mirrors have now, when a block is in none that is known.
+    /// Returns the indexes that mirrors name now; called when no known index has a block.
     more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
-    /// Stores blocks that were fetched beside those that were asked for.
+    /// The store for blocks that arrived without being asked for.
     beside: OnceLock<WeakStore>,
-    /// The mirror that gave a block, until the block is verified.
+    /// For blocks that are not verified yet, the mirror that sent them.
     givers: Mutex<LruCache<Digest, String>>,
     received: AtomicU64,
 }
@@ -67,14 +70,15 @@ pub struct MirroredBlocks {
 struct RemoteIndex {
     name: IndexName,
     head: Head,
-    /// All entries, if it is small.
+    /// All entries, if the index is small.
     whole: Option<Vec<u8>>,
-    /// Pieces that were needed, by where they begin.
+    /// Pages that were needed, by their offsets.
     pages: Mutex<LruCache<u64, Arc<Vec<u8>>>>,
 }
 
 impl MirroredBlocks {
-    /// The blocks at `mirrors`, found by an index of this name. `more` names others when it does not do.
+    /// The blocks at `mirrors`, without an index yet (see [`Self::use_index`]). `more` names further indexes
+    /// when a block is in none of those in use.
     pub fn new(mirrors: Arc<Mirrors>, more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>) -> MirroredBlocks {
         MirroredBlocks {
             mirrors,
@@ -86,15 +90,15 @@ impl MirroredBlocks {
         }
     }
 
-    /// Sets the store for blocks that were fetched beside others.
+    /// Sets the store for blocks that arrive without being asked for.
     pub fn set_beside(&self, store: &VerifiedStore) {
         let _ = self.beside.set(store.downgrade());
     }
 
-    /// Uses another index first, as that of a newer release.
+    /// Prefers another index from now on, such as that of a newer release.
     ///
     /// # Errors
-    /// [`Unavailable`]: no mirror has it.
+    /// [`Unavailable`]: no mirror has the index.
     pub fn use_index(&self, name: IndexName) -> Result<(), Unavailable> {
         if self.indexes.lock().first().is_some_and(|known| known.name == name) {
             return Ok(());
@@ -107,7 +111,7 @@ impl MirroredBlocks {
         Ok(())
     }
 
-    /// Tells that a block was not what it should have been. Whether it makes sense to ask for it again.
+    /// Reports that a block did not have its digest. Returns whether another mirror is left to ask for it.
     fn blame(&self, address: &Digest) -> bool {
         let Some(mirror) = self.givers.lock().pop(address) else { return false };
         self.mirrors.report_bad(&mirror, &format!("it gave something else as block {}", address.short()))
@@ -117,7 +121,7 @@ impl MirroredBlocks {
         let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
         let mut known = self.indexes.lock().clone();
         let mut asked_for_more = false;
-        // A block that one index does not lead to may be in another.
+        // If one index lacks a block, another may have it.
         let mut unavailable = None;
         loop {
             for index in &known {
@@ -135,7 +139,7 @@ impl MirroredBlocks {
             let before: Vec<IndexName> = known.iter().map(|index| index.name).collect();
             for name in (self.more)() {
                 if !before.contains(&name) {
-                    // A mirror may lack the index that another names.
+                    // This fails if mirrors lack the index that one of them names.
                     let _ = self.use_index(name);
                 }
             }
@@ -143,7 +147,7 @@ impl MirroredBlocks {
                 self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
         match unavailable {
-            // A missing block is no reason to do without the others.
+            // If a block is missing, the others are returned nevertheless.
             Some(error)
                 if (found.is_empty() || !error.missing())
                     && addresses.iter().any(|address| !found.contains_key(address)) =>
@@ -154,7 +158,7 @@ impl MirroredBlocks {
         }
     }
 
-    /// Fetches blocks that lie at the origin, by mirrors that reach it.
+    /// Fetches blocks that are at the origin from mirrors that reach it.
     fn retrieve_from_origin(
         &self,
         mut rest: Vec<Digest>,
@@ -170,7 +174,7 @@ impl MirroredBlocks {
                         self.givers.lock().put(address, mirror.clone());
                         found.insert(address, block);
                     }
-                    // At least one has come, so this ends.
+                    // At least one block has arrived, so the loop ends.
                     rest.retain(|address| !found.contains_key(address));
                 }
                 Err(error) if error.missing() => {
@@ -226,7 +230,7 @@ impl MirroredBlocks {
             }
             match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
                 Ok(()) => {}
-                // The index is of another time than the mirror's packs; another index may know better.
+                // The index does not match the mirror's packs; another index may.
                 Err(error) if error.disputed() => drop(unavailable.get_or_insert(error)),
                 Err(error) if error.missing_somewhere() => {}
                 Err(error) => return Err(error),
@@ -235,7 +239,7 @@ impl MirroredBlocks {
         Ok(())
     }
 
-    /// Fetches a piece of a pack, which holds `wanted` and perhaps more.
+    /// Fetches a range of a pack that holds the `wanted` blocks and perhaps others.
     fn fetch(
         &self,
         file: &str,
@@ -254,7 +258,7 @@ impl MirroredBlocks {
             }
             Ok(bytes)
         };
-        // Where it should be is what an index says, which one mirror has named.
+        // The location comes from an unsigned index that one mirror has named.
         let (bytes, mirror) = self.mirrors.get_fitting(file, range, &wanted[0].1, &check)?;
         self.received.fetch_add(bytes.len() as u64, Relaxed);
         let mut beside = Vec::new();
@@ -287,7 +291,7 @@ impl Remote for MirroredBlocks {
                 };
                 Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
             }
-            // Mirrors are asked again as long as that makes sense before it comes to this.
+            // Mirrors have been asked again where that could help.
             Err(error) if error.file == OBJECTS => Err(RpcError::NotHad(format!(
                 "{error}; the data of this release lies at the live file system that it was made of, and only a mirror \
                  that reaches that has it"

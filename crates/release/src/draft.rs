@@ -1,11 +1,13 @@
-//! Something that is to be signed by people on several machines: a key set, a record, a renewal, a revocation.
+//! Drafts: values that people sign on several machines. A draft has a key set, a record, a renewal or a
+//! revocation.
 //!
-//! A draft holds all that a signer needs in order to see what they sign: the key sets so far, and what is new. It goes
-//! from one to the next, or copies of it are signed side by side and merged. A rotation is one draft: the new key set,
-//! and the record signed anew under it, because clients that know the new keys refuse a record by the old ones.
+//! A draft holds everything that a signer needs in order to check what they sign: the key sets so far, and
+//! what is new. It is passed from one signer to the next, or copies of it are signed separately and merged. A
+//! rotation is one draft: the new key set, and the record signed again under it, because clients that have
+//! the new keys refuse a record signed by the old ones.
 //!
-//! Invariants: what a draft already carries in signatures is good and by people who may sign; nothing comes out of
-//! [`Draft::finish`] that clients would not believe. A draft is no file of a release and never lies at a mirror.
+//! Invariants: all signatures in a draft are correct and by keys that may sign; [`Draft::finish`] returns
+//! only what clients accept. A draft is no file of a release and is never stored at a mirror.
 
 use crate::form::{Kind, Malformed, RuleViolation};
 use crate::keys::{KeyChain, KeySet, KeysError, Origin, ReleaseId, SETS_MAX, SignedKeySet, whose};
@@ -16,14 +18,15 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{KeyHolder, PublicKey, SignError, keyfile};
 use std::collections::BTreeSet;
 
-/// Something to be signed: it travels between signers until enough have signed.
+/// A value to be signed. It is passed between signers until enough of them have signed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Draft {
-    /// The key sets so far, first to last, signed. None for the first key set of a release.
+    /// The key sets so far, first to last, signed. Empty for the first key set of a release.
     pub sets: Vec<SignedKeySet>,
     /// A new key set.
     pub keys: Option<SignedKeySet>,
-    /// A record to be signed by the last key set, the new one if there is one; or one that is signed, with a renewal.
+    /// A record to be signed by the last key set (the new one, if there is one); or a signed record with a
+    /// new renewal.
     pub root: Option<RootFile>,
     /// A revocation.
     pub statement: Option<Signed<Statement>>,
@@ -66,13 +69,13 @@ pub struct FinishedDraft {
 pub struct DraftPart {
     /// The name of the part, for people.
     pub what: String,
-    /// The sets of keys whose signatures are needed: all of them, for a revocation any of them.
+    /// The sets of keys whose signatures are needed: all of them, or for a revocation one of them.
     pub needs: Vec<RequiredSignatures>,
-    /// Whether one of `needs` is enough.
+    /// Whether the signatures of one set in `needs` are enough.
     pub any: bool,
 }
 
-/// Signatures that are needed of one set of keys.
+/// The signatures that are needed from one set of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequiredSignatures {
     /// The name of the set of keys.
@@ -128,7 +131,7 @@ impl std::fmt::Display for DraftPart {
     }
 }
 
-/// Why a draft is of no use, or cannot be signed.
+/// Why a draft cannot be used or signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
     /// The draft's key sets are refused.
@@ -146,13 +149,13 @@ pub enum DraftError {
     /// The parts of the draft do not fit together.
     #[error("the draft makes no sense: {0}")]
     Unfit(String),
-    /// The key may sign nothing in it.
+    /// The key may not sign any part of the draft.
     #[error("the key {} may sign nothing in this draft", keyfile::fingerprint(.0))]
     NotASigner(PublicKey),
-    /// The holder of the key does not sign.
+    /// The holder of the key refused to sign, or failed.
     #[error(transparent)]
     NotSigned(#[from] SignError),
-    /// Two drafts of different things.
+    /// The two drafts are about different values.
     #[error("the two drafts differ in what is to be signed, not only in signatures")]
     Different,
     /// Not enough keys have signed these parts.
@@ -167,20 +170,20 @@ impl From<Malformed> for DraftError {
 }
 
 impl Draft {
-    /// The release it is of.
+    /// The release that the draft belongs to.
     ///
     /// # Errors
-    /// [`DraftError::Unfit`]: there is no key set.
+    /// [`DraftError::Unfit`]: the draft has no key set.
     pub fn id(&self) -> Result<ReleaseId, DraftError> {
         let first = self.sets.first().or(self.keys.as_ref());
         let first = first.ok_or_else(|| DraftError::Unfit("it has no key set".to_owned()))?;
         Ok(ReleaseId(first.value.digest()))
     }
 
-    /// The parts to be signed, and who has signed them. Checks everything that can be checked.
+    /// The parts to be signed, and the keys that have signed them. Checks everything that can be checked.
     ///
     /// # Errors
-    /// [`DraftError`]: something in it is false.
+    /// [`DraftError`]: something in the draft is wrong.
     pub fn parts(&self) -> Result<Vec<DraftPart>, DraftError> {
         let id = self.id()?;
         let chain = match self.sets.as_slice() {
@@ -203,7 +206,8 @@ impl Draft {
         Ok(parts)
     }
 
-    /// Adds this key's signature to whatever it may sign and has not signed. Returns what that was.
+    /// Adds this key's signature to every part that it may sign and has not signed yet. Returns the names of
+    /// these parts.
     ///
     /// # Errors
     /// [`DraftError`].
@@ -249,10 +253,10 @@ impl Draft {
         Ok(signed)
     }
 
-    /// Merges the signatures of another copy.
+    /// Adds the signatures of another copy.
     ///
     /// # Errors
-    /// [`DraftError::Different`], or a signature there is false; nothing is changed then.
+    /// [`DraftError::Different`], or a signature in the other copy is wrong; nothing is changed then.
     pub fn merge(&mut self, other: &Draft) -> Result<(), DraftError> {
         if self.bare() != other.bare() {
             return Err(DraftError::Different);
@@ -279,7 +283,7 @@ impl Draft {
     /// The signed values, if enough keys have signed everything.
     ///
     /// # Errors
-    /// [`DraftError::Unfinished`], or something in it is false.
+    /// [`DraftError::Unfinished`], or something in the draft is wrong.
     pub fn finish(&self) -> Result<FinishedDraft, DraftError> {
         let lacking: Vec<DraftPart> = self.parts()?.into_iter().filter(|part| !part.is_signed()).collect();
         if !lacking.is_empty() {
@@ -299,7 +303,7 @@ impl Draft {
         Ok(FinishedDraft { chain, keys_are_new: self.keys.is_some(), root: self.root.clone(), revocation })
     }
 
-    /// The draft without signatures that are being gathered.
+    /// The draft without the signatures that are being gathered.
     fn bare(&self) -> Draft {
         let mut bare = self.clone();
         bare.keys.iter_mut().for_each(|keys| keys.signatures.clear());
@@ -354,7 +358,7 @@ fn name_of_renewal(root: &RootFile) -> String {
     format!("the renewal of record {}", root.record.value.sequence)
 }
 
-/// A part, with those of the allowed keys that have signed `signed`.
+/// A part, with the keys of these roles that have signed `signed`.
 fn part<T: Signable>(
     what: String,
     signed: &Signed<T>,

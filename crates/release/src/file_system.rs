@@ -1,7 +1,7 @@
-//! Revocation of a writable file system: that it is over for good, said with its superuser's key.
+//! Revocation of a writable file system: its superuser's key states that it must never be used again.
 //!
-//! The id of a file system is the digest of that key, so the certificate, which carries it, proves itself from the id
-//! alone, as that of a release does ([`crate::revocation`]): anybody may carry it anywhere.
+//! The id of a file system is the digest of that key. So the certificate, which contains the key, can be
+//! verified from the id alone, like that of a release ([`crate::revocation`]); anybody may distribute it.
 
 use crate::admit::{Unreadable, certificates};
 use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 pub struct Statement {
     /// The id of the file system.
     pub file_system: Digest,
-    /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
+    /// The reason, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters except line ends.
     pub reason: String,
 }
 
@@ -26,10 +26,10 @@ impl Signable for Statement {
     const WHAT: &'static str = "revocation";
 }
 
-/// A certificate, as it lies in a directory. Proves nothing before [`verify`].
+/// A certificate as it is stored. It proves nothing before [`verify`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Revocation {
-    /// The superuser's key, of which the id is the digest.
+    /// The superuser's key, whose digest is the file system's id.
     pub superuser: PublicKey,
     /// The statement.
     pub statement: Signed<Statement>,
@@ -47,13 +47,13 @@ impl Kind for Revocation {
     }
 }
 
-/// Why a certificate is not honoured.
+/// Why a certificate has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevocationError {
     /// The bytes are not a certificate.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The certificate is of another file system, or not by its superuser.
+    /// The certificate is for another file system, or not by its superuser.
     #[error("the certificate is of the file system {found}, not of {expected}")]
     WrongFileSystem {
         /// The file system that was asked for.
@@ -66,7 +66,7 @@ pub enum RevocationError {
     Signatures(#[from] SignatureError),
 }
 
-/// A file system that is over: its superuser has said so.
+/// A file system that its superuser has revoked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Revoked {
@@ -76,7 +76,7 @@ pub struct Revoked {
     pub reason: String,
     /// Where the certificate was found.
     pub found: PathBuf,
-    /// The certificate, to be kept.
+    /// The certificate, to be stored.
     pub certificate: Vec<u8>,
 }
 
@@ -94,7 +94,7 @@ impl std::fmt::Display for Revoked {
 /// Reads and checks a certificate; returns its reason.
 ///
 /// # Errors
-/// [`RevocationError`]: it is not honoured.
+/// [`RevocationError`]: the certificate has no effect.
 pub fn verify(id: Digest, bytes: &[u8]) -> Result<String, RevocationError> {
     let Revocation { superuser, statement } = form::read(bytes)?;
     for found in [superuser.file_system_id(), statement.value.file_system] {
@@ -110,11 +110,11 @@ pub fn verify(id: Digest, bytes: &[u8]) -> Result<String, RevocationError> {
     Ok(statement.value.reason)
 }
 
-/// Looks for a certificate in directories, as `ID` or `ID.revoked`. Returns it, or what people should be told of false
-/// ones.
+/// Looks for a certificate in directories, under the names `ID` and `ID.revoked`. Returns it, or notices for
+/// people about invalid ones.
 ///
 /// # Errors
-/// A directory cannot be read, so nobody knows what is in it.
+/// [`Unreadable`]: a directory cannot be read, so its content is unknown.
 pub fn revoked(id: Digest, directories: &[PathBuf]) -> Result<Result<Revoked, Vec<String>>, Unreadable> {
     let mut notices = Vec::new();
     for directory in directories {
@@ -142,7 +142,8 @@ mod tests {
         form::write(&Revocation { superuser: superuser.public(), statement })
     }
 
-    /// Only what the superuser has signed of this very file system is honoured, wherever it lies; what is false is told.
+    /// Proves: only certificates signed by the superuser of this very file system take effect, whichever
+    /// directory they are in; invalid ones are reported.
     #[test]
     fn only_the_superuser_revokes() {
         let (superuser, other) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));

@@ -1,9 +1,10 @@
-//! A directory with the files of a release, from which nothing else can be had.
+//! A directory with the files of a release. Nothing outside of the directory can be opened through it.
 //!
-//! A directory may be as hostile as a web server (a stick, a share, what somebody unpacked), and a server must not
-//! serve what lies outside its release. So files are opened *beneath* the directory, part by part of their names: no
-//! symbolic links, no way up. Whatever is not a regular file is refused. (Not by `openat2`: systemd denies it to every
-//! service with `RestrictSUIDSGID=`, which `DynamicUser=` implies.)
+//! A directory may be as hostile as a web server (a USB stick, a share, an unpacked archive), and a server
+//! must not serve what is outside its release. So files are opened *beneath* the directory, one component of
+//! their names after the other, without symbolic links or `..`. Everything that is not a regular file is
+//! refused. (`openat2` is not used: systemd denies it to every service with `RestrictSUIDSGID=`, which
+//! `DynamicUser=` implies.)
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// A directory that was opened once. What it is called later does not matter.
+/// A directory that stays open. Renaming it has no effect.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
@@ -26,12 +27,12 @@ impl Folder {
         Ok(Folder(open(path, flags, Mode::empty())?))
     }
 
-    /// A file, by a name of [`crate::layout`], and its length; `None` if there is none.
+    /// A file, by a name of [`crate::layout`], and its length; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be opened, or is not a regular file beneath the directory.
+    /// The file cannot be opened, or is not a regular file beneath the directory.
     pub fn file(&self, name: &str) -> io::Result<Option<(File, u64)>> {
-        // So that opening a pipe does not wait for a writer.
+        // With NONBLOCK, opening a pipe does not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let (folders, last) = name.rsplit_once('/').map_or((None, name), |(some, last)| (Some(some), last));
         let mut within = None;
@@ -53,7 +54,7 @@ impl Folder {
     }
 }
 
-/// Opens one part of a name; `None` if there is none.
+/// Opens one component of a name; `None` if it does not exist.
 fn step(within: &OwnedFd, part: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     if matches!(part, "" | "." | "..") {
         return Err(refused("it leads out of the directory"));
@@ -82,7 +83,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
-    /// Only regular files beneath the directory can be had, whatever somebody put there, and none of it hangs.
+    /// Proves: only regular files beneath the directory can be opened, whatever else is there, and nothing
+    /// makes opening hang.
     #[test]
     fn nothing_else_can_be_had() {
         let outside = tempfile::tempdir().expect("a directory");

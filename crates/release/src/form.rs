@@ -1,13 +1,15 @@
-//! The form that all signed files of a release share: eight bytes that say what it is, then one borsh value.
+//! The format that all signed files of a release share: eight bytes that identify the kind, then one borsh
+//! value.
 //!
-//! Invariants: a file longer than its kind allows is refused before anything is made of it; one value has one byte
-//! string; what comes out of [`read`] is well formed by the rules of its kind, but nobody has checked a signature.
+//! Invariants: a file longer than its kind allows is refused before it is decoded; a value has exactly one
+//! encoding; what [`read`] returns is well formed by the rules of its kind, but its signatures are not
+//! checked.
 
 use crate::moment::moment;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{decode, encode};
 
-/// The only format so far, of files and of what is signed.
+/// The only version so far, of files and of what is signed.
 pub const FORMAT: u8 = 1;
 
 /// A kind of signed file: its magic bytes, its name for people and its bounds.
@@ -16,17 +18,17 @@ pub trait Kind: BorshSerialize + BorshDeserialize {
     const MAGIC: &'static [u8; 7];
     /// The name of the kind in messages.
     const WHAT: &'static str;
-    /// More bytes than any such file has.
+    /// Most bytes of such a file.
     const BYTES_MAX: u64;
 
-    /// Whether such a value may be made at all; signatures are another matter.
+    /// Whether the value obeys the rules of its kind; signatures are not checked.
     ///
     /// # Errors
     /// The first rule that it breaks.
     fn well_formed(&self) -> Result<(), RuleViolation>;
 }
 
-/// A rule that a value breaks, whoever made it.
+/// The rule that a value breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleViolation {
     /// A text is too long.
@@ -42,10 +44,10 @@ pub enum RuleViolation {
     /// A text has control characters.
     #[error("its {0} has control characters")]
     Control(&'static str),
-    /// It ends before it begins, or after the year 9999.
+    /// A period ends before it begins, or after the year 9999.
     #[error("{part} lasts from {} to {}", moment(*.from_s), moment(*.until_s))]
     Period {
-        /// What lasts so long.
+        /// The part that has this period.
         part: &'static str,
         /// The beginning, in seconds since 1970.
         from_s: u64,
@@ -68,7 +70,7 @@ pub enum RuleViolation {
         /// Its keys.
         keys: usize,
     },
-    /// A key set has a number that none has.
+    /// A key set has a number out of range.
     #[error("its number is {found}, and numbers go from 1 to {most}")]
     Number {
         /// Its number.
@@ -76,13 +78,13 @@ pub enum RuleViolation {
         /// The highest number.
         most: u64,
     },
-    /// A key set is the first and follows another, or neither.
+    /// A key set claims to be the first and to follow another, or neither.
     #[error("number {0} does not fit what it follows")]
     Position(u64),
-    /// Something of the role for renewals.
+    /// A rule that the role for renewals breaks.
     #[error("renewals: {0}")]
     Renewals(Box<RuleViolation>),
-    /// Renewals may last for no time, or for too long.
+    /// Renewals may last for no time at all, or for too long.
     #[error("renewals of {0} seconds are allowed")]
     RenewalTerm(u64),
     /// Another rule.
@@ -90,7 +92,7 @@ pub enum RuleViolation {
     Rule(&'static str),
 }
 
-/// A text for people is short, and has no control characters but those that are `allowed`.
+/// Checks that a text for people is short, and has no control characters except those `allowed`.
 pub(crate) fn fit_for_people(
     part: &'static str,
     text: &str,
@@ -116,7 +118,7 @@ pub struct Malformed {
     pub why: String,
 }
 
-/// The bytes of a file.
+/// Encodes a value as a file.
 pub fn write<T: Kind>(value: &T) -> Vec<u8> {
     let mut bytes = T::MAGIC.to_vec();
     bytes.push(FORMAT);
@@ -124,16 +126,15 @@ pub fn write<T: Kind>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Whether bytes claim to be a file of this kind.
+/// Whether bytes begin like a file of this kind.
 pub fn claims<T: Kind>(bytes: &[u8]) -> bool {
     bytes.starts_with(T::MAGIC)
 }
 
-/// Reads a file from bytes that may be anything.
+/// Decodes a file from untrusted bytes.
 ///
 /// # Errors
-/// [`Malformed`]: another kind, too long, a newer format, not the one encoding of a value, or against the rules of
-/// its kind.
+/// [`Malformed`]: another kind, too long, a newer version, not canonical, or against the rules of its kind.
 pub fn read<T: Kind>(bytes: &[u8]) -> Result<T, Malformed> {
     let malformed = |why: String| Malformed { what: T::WHAT, why };
     if bytes.len() as u64 > T::BYTES_MAX {
@@ -155,10 +156,10 @@ pub fn read<T: Kind>(bytes: &[u8]) -> Result<T, Malformed> {
     Ok(value)
 }
 
-/// Whether a value may be made, with the name of its kind if not.
+/// Checks that a value is well formed. The error has the name of its kind.
 ///
 /// # Errors
-/// [`Malformed`]
+/// [`Malformed`].
 pub fn well_formed<T: Kind>(value: &T) -> Result<(), Malformed> {
     value.well_formed().map_err(|rule| Malformed { what: T::WHAT, why: rule.to_string() })
 }

@@ -1,12 +1,15 @@
-//! `holdfast release gateway`: a release, or a directory, as pages for people who have only a browser.
+//! `holdfast release gateway`: serves a release, or a directory, as web pages for people who have only a
+//! browser.
 //!
-//! Pages hold no program and need none. What is shown of a release is verified here; whoever looks at it trusts this gateway
-//! and the way to it, and can have the verifier from it (`/verify/`) to check a release in the browser itself.
+//! Pages need no programs and contain none. What a page displays of a release was verified here, so its
+//! readers trust this gateway and the connection to it. They can also load the verifier from it (`/verify/`),
+//! which checks a release in the browser itself.
 //!
-//! Attacks answered: files that are pages with programs (a file is never shown as a page: images and text only, and
-//! everything with a policy that forbids all); names that are markup or hide others; links that lead out of a directory;
-//! pages of other sites that let a name of theirs lead here to read what is shown (names are checked); and those who would
-//! make it spend more connections, time or memory than its bounds.
+//! Attacks answered: files that are pages with programs (a file is never displayed as a page: only images and
+//! text are, and everything has a policy that forbids all else); names that are markup or hide others; links
+//! that lead out of a directory; foreign sites that point a name of their own here to read what the gateway
+//! serves (host names are checked); clients that would make it exceed its bounds on connections, time or
+//! memory.
 //!
 //! - `/at/PATH`: a directory (`?after=NAME`, `?find=TEXT`) or a file, as a page; `/changes`.
 //! - `/raw/PATH`: the bytes of a file, whole or a range; `?download=1` to save them.
@@ -38,9 +41,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use view::View;
 
-/// What the gateway shows.
+/// The content that a gateway serves.
 pub enum GatewaySource {
-    /// A release; mirrors are asked for a newer one every so often.
+    /// A release; its mirrors are asked for a newer record at this interval.
     Release(Box<Release>, Duration),
     /// A directory.
     Directory(PathBuf),
@@ -51,13 +54,13 @@ pub enum GatewaySource {
 pub struct GatewayConfig {
     /// The address where to listen.
     pub listen: SocketAddr,
-    /// Names by which it may be asked for, besides addresses and `localhost`.
+    /// Names by which browsers may address it, besides IP addresses and `localhost`.
     pub hosts: Vec<String>,
     /// The bounds of the web server.
     pub limits: Limits,
 }
 
-/// Why nothing can be shown.
+/// Why a gateway cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The directory cannot be opened.
@@ -81,14 +84,14 @@ pub enum GatewayError {
     System(io::Error),
 }
 
-/// A gateway that listens already.
+/// A gateway that is listening, but not serving yet.
 pub struct Gateway {
     site: Arc<GatewayState>,
     server: HttpServer,
 }
 
 impl Gateway {
-    /// Opens what is to be shown, and listens.
+    /// Opens the source, and listens.
     ///
     /// # Errors
     /// [`GatewayError`].
@@ -111,7 +114,7 @@ impl Gateway {
         self.server.local_address()
     }
 
-    /// Serves until `until` is done, and then a little longer, so that answers under way arrive.
+    /// Serves until `until` completes, and then a little longer, so that answers under way can be finished.
     ///
     /// # Errors
     /// [`GatewayError::System`].
@@ -126,7 +129,7 @@ fn folder(directory: &Path) -> Result<FolderView, GatewayError> {
         .map_err(|error| GatewayError::Directory { directory: directory.to_owned(), error })
 }
 
-/// A release whose mirrors are asked again every so often, for as long as somebody shows it.
+/// A release whose mirrors are asked again at this interval, for as long as the view is in use.
 fn watched(release: Release, refresh: Duration) -> io::Result<Arc<ReleaseView>> {
     let view = Arc::new(ReleaseView::new(release));
     let watched = Arc::downgrade(&view);
@@ -156,7 +159,7 @@ impl Service<Request<Incoming>> for Answerer {
         let (site, page_request) = (self.site.clone(), PageRequest::new(&request));
         Box::pin(async move {
             let answer = tokio::task::spawn_blocking(move || site.answer(&page_request)).await;
-            // It panicked, or the gateway ends.
+            // The thread panicked, or the gateway is ending.
             Ok(answer.unwrap_or_else(|error| {
                 tracing::error!(%error, "no answer was made");
                 let mut answer = Response::new(ReplyBody::bytes("This cannot be shown.\n"));

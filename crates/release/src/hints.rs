@@ -1,8 +1,9 @@
 //! Hints: which blocks the look-up of a path needs, so that a server can send them all at once.
 //!
-//! A client walks a path from directory to directory, and in each from node to node; it learns what it needs next only
-//! from what it has. A server that knew could spare it the round trips (the paper has two for each name of a path).
-//! Hints tell it, so that it need not understand what it serves.
+//! A client walks a path from directory to directory, and in each from node to node. What it needs next it
+//! learns only from what it has, and each step costs a round trip (in the paper, two for each name of a
+//! path). A server that has hints can send the blocks of all steps at once, without interpreting what it
+//! serves.
 //!
 //! ```text
 //! hints      "HFHINTS1" | directories u32 | nodes u32 | directory... in order of key | node...
@@ -10,13 +11,14 @@
 //! node       depth u8 | end: 23 bytes of its last name, after skip | key of the block, as in an index
 //! ```
 //!
-//! A directory's path is its names, with a slash between each two; the root's is empty. Its digest is under the
-//! well-known key, in the domain of paths. Depth 0 is the directory's own inode, if that is a block; 1 the top of its
-//! map, and so on. A directory's nodes stand in order of depth and name. Shorter names end in zeroes; the last of each
-//! depth has 0xff in place of a name, for it also shows that a name is not there. Where all names of a directory begin
-//! alike for long, `skip` is for how long.
+//! A directory's path is its names, separated by slashes; the root's is empty. Its digest is under the
+//! well-known key, in the domain of paths. Depth 0 is the directory's own inode, if that is a block of its
+//! own; depth 1 is the top of its map, and so on. The nodes of a directory are sorted by depth and name.
+//! Names shorter than the field end in zeroes. The last node of each depth has 0xff in place of a name,
+//! because it also proves that a name does not exist. If all names of a directory share a long prefix, `skip`
+//! is its length.
 //!
-//! Hints are outside of the signature, like the index. With wrong ones a client gets blocks that it does not need.
+//! Hints are not signed, like the index. With wrong ones a client gets blocks that it does not need.
 
 use crate::index::{Key, key_of};
 use holdfast_content::catalog::{self, CatalogEntry};
@@ -31,18 +33,19 @@ pub const FIXED_BYTES: usize = 8 + 4 + 4;
 pub const DIRECTORY_BYTES: usize = 16 + 4 + 4 + 1;
 /// Bytes of a node.
 pub const NODE_BYTES: usize = 1 + END_BYTES + 16;
-/// Bytes of a node's last name that are kept.
+/// Bytes of a node's last name that are stored.
 const END_BYTES: usize = 23;
 /// The end of a directory's last node: after all names.
 const LAST: [u8; END_BYTES] = [0xff; END_BYTES];
-/// A directory's own inode, and 16 levels of its map.
+/// The largest depth: the directory's own inode, and 16 levels of its map.
 const DEPTH_MAX: u8 = 17;
-/// Less is not skipped, so that names that are not there, and begin otherwise, mostly lead to the right place, too.
+/// A shorter common prefix is not skipped, so that looking up a name that does not exist and has another
+/// prefix mostly leads to the right node, too.
 const SKIP_MIN: usize = 12;
-/// Names of a directory that are listed at once.
+/// How many names of a directory are listed at once.
 const LISTED_MAX: usize = 4096;
 
-/// Why bytes are no hints.
+/// Why bytes are not valid hints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("these are no hints of a release: {0}")]
 pub struct BadHints(pub &'static str);
@@ -52,7 +55,7 @@ fn path_key(path: &[u8]) -> Key {
     key_of(&DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, path))
 }
 
-/// The kept part of a name, filled up with zeroes.
+/// The stored part of a name, padded with zeroes.
 fn end_of(name: &[u8], skip: u8) -> [u8; END_BYTES] {
     let mut end = [0; END_BYTES];
     let name = name.get(usize::from(skip)..).unwrap_or_default();
@@ -61,17 +64,17 @@ fn end_of(name: &[u8], skip: u8) -> [u8; END_BYTES] {
     end
 }
 
-/// The hints of the tree below `root`.
+/// Makes the hints of the tree below `root`.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed.
+/// [`ContentError`]: a block is unavailable or malformed.
 pub fn make(source: &dyn BlockSource, root: &Reference) -> Result<Vec<u8>, ContentError> {
     let map = MerkleMap::new(source.digest_key());
     let mut directories: Vec<(Key, u32, u32, u8)> = Vec::new();
     let mut nodes: Vec<u8> = Vec::new();
     let mut waiting = vec![(Vec::new(), InodeSlot::Block(*root))];
     while let Some((path, slot)) = waiting.pop() {
-        // Depth, last name, and key.
+        // The nodes found: depth, last name, and key.
         let mut found: Vec<(u8, Vec<u8>, Key)> = Vec::new();
         let inode = match slot {
             InodeSlot::Inline(inode) => inode,
@@ -84,7 +87,7 @@ pub fn make(source: &dyn BlockSource, root: &Reference) -> Result<Vec<u8>, Conte
         map.nodes(source, &top, &mut |depth, reference, last| {
             found.push((depth + 1, last.unwrap_or_default().to_vec(), key_of(&reference.address)));
         })?;
-        // Stable: of nodes that end alike, the order stays.
+        // The sort is stable: nodes with the same last name stay in order.
         found.sort_by(|(a, a_last, _), (b, b_last, _)| (a, a_last).cmp(&(b, b_last)));
         let mut first: Option<Vec<u8>> = None;
         let mut after: Option<Vec<u8>> = None;
@@ -169,21 +172,21 @@ struct Directory {
     skip: u8,
 }
 
-/// Hints, read from a file in pieces. `E` is how reading can fail.
+/// Hints, read from a file in pieces. `E` is the error of reading.
 pub struct Hints<'a, E> {
     /// The numbers of directories and nodes.
     pub sizes: Sizes,
-    /// The directories: what lies between the first [`FIXED_BYTES`] and [`Sizes::nodes_at`].
+    /// The bytes of all directories: those between the first [`FIXED_BYTES`] and [`Sizes::nodes_at`].
     pub directories: &'a [u8],
-    /// Reads a node, by its number, which is below [`Sizes::nodes`].
+    /// Reads the node with a number below [`Sizes::nodes`].
     pub node: &'a dyn Fn(u32) -> Result<[u8; NODE_BYTES], E>,
 }
 
 impl<E> Hints<'_, E> {
-    /// The blocks that the look-up of `path` needs, as far as hints know, from the root on.
+    /// The blocks that the look-up of `path` needs, according to the hints, from the root on.
     ///
     /// # Errors
-    /// A node could not be read.
+    /// The error of reading a node.
     pub fn blocks_of(&self, path: &[u8]) -> Result<Vec<Key>, E> {
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         let mut keys = Vec::new();
@@ -212,13 +215,13 @@ impl<E> Hints<'_, E> {
         within.then_some(Directory { first, count, skip: directory[24] })
     }
 
-    /// The nodes that lead to `name`; without one, the beginning of the directory.
+    /// Adds the nodes that lead to `name`; without a name, the first ones of the directory.
     fn choose(&self, directory: &Directory, name: Option<&[u8]>, keys: &mut Vec<Key>) -> Result<(), E> {
         let Directory { first, count, skip } = *directory;
         let wanted = name.map_or([0; END_BYTES], |name| end_of(name, skip));
         let depth_max = if name.is_some() { DEPTH_MAX } else { 1 };
         for depth in 0..=depth_max {
-            // The first node of this depth that ends at the name or after it.
+            // Finds the first node of this depth whose last name is the name or comes after it.
             let mut before = 0;
             let mut size = count;
             while size > 0 {
@@ -240,7 +243,7 @@ impl<E> Hints<'_, E> {
                 continue;
             }
             keys.push(*node.last_chunk().expect("16 bytes"));
-            // A name with the same kept end may also be in the next node.
+            // If the stored part of its last name equals the name's, the name may also be in the next node.
             if node[1..=END_BYTES] == wanted && before + 1 < count {
                 let next = (self.node)(first + before + 1)?;
                 if next[0] == depth {

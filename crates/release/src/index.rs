@@ -6,11 +6,11 @@
 //! entry   key: first 16 bytes of the address | number of the pack u32 | offset u32 | bytes of the frame u32
 //! ```
 //!
-//! A pack of no bytes is no file: what lies in it is at the release's origin, to be asked for by address.
+//! A pack of no bytes is not a file: its blocks are at the release's origin, and are requested by address.
 //!
-//! An index is a hint and outside of the signature. A wrong one can keep a client from finding a block, as a mirror
-//! that does not answer can; a block that it finds is checked. Small ones are fetched whole; of large ones the head
-//! and the pages that are needed.
+//! An index is a hint and is not signed. A wrong one can keep a client from finding a block, as a mirror that
+//! does not answer can; blocks that are found are checked. Small indexes are fetched whole; of large ones,
+//! the head and the pages that are needed.
 
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
@@ -27,10 +27,10 @@ pub const FIXED_BYTES: usize = 8 + 8 + 4;
 pub const ENTRIES_MAX: u64 = 1 << 32;
 /// Most packs of a release.
 pub const PACKS_MAX: u32 = 1 << 20;
-/// Packs are never larger, so that offsets fit.
+/// Most bytes of a pack, so that offsets fit.
 pub const PACK_BYTES_MAX: u64 = 1 << 31;
 
-/// The part of an address that an index has.
+/// The part of an address that an index stores.
 pub type Key = [u8; 16];
 
 /// The key of an address.
@@ -38,10 +38,10 @@ pub fn key_of(address: &Digest) -> Key {
     *address.0.first_chunk().expect("32 bytes")
 }
 
-/// Where a block lies: in which pack, and where in it.
+/// Where a block is: its pack, and its position there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockLocation {
-    /// Number of its pack in the index.
+    /// The number of the pack in the index.
     pub pack: u32,
     /// The offset of its frame in the pack.
     pub offset: u32,
@@ -59,8 +59,8 @@ pub struct PackName {
 }
 
 impl PackName {
-    /// Stands for no file: blocks "in" it lie at the release's origin, the server of the live file system that the
-    /// release was made of. Their locations are empty.
+    /// Stands for no file: blocks "in" it are at the release's origin, the server of the live file system
+    /// that the release was made of. Their locations are empty.
     pub const ORIGIN: PackName = PackName { digest: Digest::ZERO, bytes: 0 };
 
     /// Whether it is [`PackName::ORIGIN`].
@@ -70,18 +70,18 @@ impl PackName {
 }
 
 impl BlockLocation {
-    /// The location of a block at the origin, which has this number among the packs.
+    /// The location of a block at the origin; `pack` is the number of [`PackName::ORIGIN`] in the index.
     pub fn at_origin(pack: u32) -> BlockLocation {
         BlockLocation { pack, offset: 0, bytes: 0 }
     }
 
-    /// Whether the block lies at the origin and in no pack. A frame is never empty.
+    /// Whether the block is at the origin and in no pack. (A frame is never empty.)
     pub fn is_at_origin(&self) -> bool {
         self.bytes == 0
     }
 }
 
-/// Why bytes are no index.
+/// Why bytes are not a valid index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("it is no index of a release: {0}")]
 pub struct BadIndex(pub &'static str);
@@ -158,20 +158,23 @@ impl Head {
         Ok(Head { sizes, packs: packs.collect(), fences: fences.collect() })
     }
 
-    /// Which bytes of the file hold the entry of `key`, if it has one: one page, or two where pages meet.
+    /// The byte range of the file that holds the entry of `key`, if it exists: one page, or two if the key is
+    /// at a boundary.
     pub fn range_of(&self, key: &Key) -> std::ops::Range<u64> {
         let fence = fence_of(key);
-        // Equal fences can begin several pages, and the key be in the one before the first of them.
+        // Several pages may begin with the same fence, and the key may be in the page before the first of
+        // them.
         let first = self.fences.partition_point(|known| *known < fence).saturating_sub(1) as u64;
         let end = self.fences.partition_point(|known| *known <= fence) as u64;
-        // More than two pages are another's malice, or no digests.
+        // An honest index of digests never needs more than two pages.
         let end = end.clamp(first, first + 4);
         let page = (PAGE_ENTRIES * ENTRY_BYTES) as u64;
         let head = self.sizes.head_bytes();
         head + first * page..(head + end * page).min(self.sizes.bytes())
     }
 
-    /// The location of `key` among `entries`, which are some of the file's. One that cannot be counts as none.
+    /// The location of `key` among `entries`, a part of the file's entries. Impossible locations count as
+    /// missing.
     pub fn find(&self, entries: &[u8], key: &Key) -> Option<BlockLocation> {
         let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
         let at = entries.partition_point(|entry| entry[..16] < key[..]);
@@ -179,7 +182,7 @@ impl Head {
         self.check(location_of(entry))
     }
 
-    /// The location, if it is one that can be.
+    /// The location, if it is possible: within its pack, and not longer than a frame.
     fn check(&self, location: BlockLocation) -> Option<BlockLocation> {
         let pack = self.packs.get(location.pack as usize)?;
         let end = u64::from(location.offset) + u64::from(location.bytes);
@@ -197,7 +200,7 @@ fn location_of(entry: &[u8; ENTRY_BYTES]) -> BlockLocation {
     BlockLocation { pack: number(16), offset: number(20), bytes: number(24) }
 }
 
-/// Everything of an index, for who makes one.
+/// A whole index, for programs that make one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Index {
     /// The packs, by number.
@@ -207,7 +210,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Adds blocks that lie at the origin. None of them may be in a pack.
+    /// Adds blocks that are at the origin. None of them may be in a pack.
     pub fn refer(&mut self, keys: impl IntoIterator<Item = Key>) {
         let mut keys = keys.into_iter().peekable();
         if keys.peek().is_none() {
@@ -220,7 +223,8 @@ impl Index {
         self.entries.extend(keys.map(|key| (key, BlockLocation::at_origin(number as u32))));
     }
 
-    /// The whole file. `entries` may be in any order; of several with one key the first in order of location stays.
+    /// Encodes the index. `entries` may be in any order; if several have the same key, the one with the
+    /// lowest location stays.
     pub fn encode(mut self) -> Vec<u8> {
         self.entries.sort_unstable();
         self.entries.dedup_by_key(|(key, _)| *key);
@@ -245,7 +249,7 @@ impl Index {
         bytes
     }
 
-    /// Reads a whole file.
+    /// Decodes a whole index.
     ///
     /// # Errors
     /// [`BadIndex`].
@@ -290,10 +294,11 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: what is put in is found, in the whole file and by head and page alone, and nothing else is.
+        /// Proves: blocks in an index are found, in the whole file and by head and page alone, and no others
+        /// are.
         #[test]
         fn finds_what_is_there(mut keys in proptest::collection::vec(any::<u64>(), 0..1000), spread in 0..3u32) {
-            // Keys close together, so that fences are equal.
+            // The keys are close together, so that fences are equal.
             keys.iter_mut().for_each(|key| *key >>= spread * 24);
             let made = index(&keys);
             let bytes = made.clone().encode();
@@ -311,7 +316,7 @@ mod tests {
             }
         }
 
-        /// Proves: no bytes whatever make reading panic, and a head never claims more than the bound.
+        /// Proves: no bytes make the parser panic, and a head never exceeds its bound.
         #[test]
         fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), magic: bool) {
             if magic && bytes.len() >= 20 {

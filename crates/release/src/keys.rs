@@ -1,15 +1,15 @@
-//! The keys whose signatures count: sets of keys, each of which names its successor (TUF's root role).
+//! The keys that sign for a release: sets of keys, each of which authorises its successor (TUF's root role).
 //!
-//! The id of a release is the digest of its first key set. Set 1 is signed by enough of its own keys, set N+1 by
-//! enough of set N *and* of its own; it names the digest of set N. So whoever knows the id can follow the sets, one
-//! by one, to the keys that count now, whoever serves them.
+//! The id of a release is the digest of its first key set. Set 1 is signed by enough of its own keys. Set N+1
+//! is signed by enough keys of set N *and* of its own, and contains the digest of set N. So a client that has
+//! the id can follow the sets, one by one, to the current keys, whichever mirror serves them.
 //!
-//! Invariants of a [`KeyChain`]: its first set has the digest that is its id, every further one follows the one
-//! before, and all are signed as said. Only [`KeyChain::begin`] and [`KeyChain::extend`] make one.
+//! Invariants of a [`KeyChain`]: the digest of its first set is the id, each further set follows the one
+//! before it, and all are signed as described. Only [`KeyChain::begin`] and [`KeyChain::extend`] make one.
 //!
-//! Attacks answered: keys that were rotated out; a key set of another release with the same signers (each set names
-//! the digest of the one before it, the first has a salt of its own); two releases of one publisher that would have
-//! one id; a skipped or forked succession.
+//! Attacks answered: keys that were rotated out; a key set of another release with the same signers (each set
+//! contains the digest of the one before it, and the first has a salt of its own); two releases of one
+//! publisher with the same id; a skipped or forked succession.
 
 use crate::form::{self, Kind, Malformed, RuleViolation};
 use crate::moment::LATEST_S;
@@ -18,12 +18,12 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, Domain};
 use std::fmt;
 
-/// Most key sets that a release ever has.
+/// Most key sets of a release.
 pub const SETS_MAX: u64 = 1024;
-/// The longest term of one renewal: 366 days.
+/// The longest term of one renewal, in seconds: 366 days.
 pub const TERM_MAX_S: u64 = 366 * 86_400;
 
-/// The id of a release: the digest of its first key set. Shown as 64 hexadecimal digits.
+/// The id of a release: the digest of its first key set. Displayed as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize)]
 pub struct ReleaseId(pub Digest);
 
@@ -49,8 +49,8 @@ impl fmt::Debug for ReleaseId {
 /// The predecessor of a key set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Origin {
-    /// Nothing: it is the first of a release. The salt is random, so that two releases with the same keys have two
-    /// ids, and a record of one is none of the other.
+    /// None: the set is the first of a release. The salt is random, so that two releases with the same keys
+    /// have different ids, and a record of one is not valid for the other.
     First {
         /// 16 random bytes.
         salt: [u8; 16],
@@ -62,13 +62,13 @@ pub enum Origin {
     },
 }
 
-/// Keys that may say that a record is still the current one, and nothing else. They can be kept on a machine that
-/// is on line.
+/// Keys that may sign renewals, which state that a record is still current, and nothing else. They can be
+/// stored on a machine that is on line.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct FreshnessRole {
     /// The keys that may sign renewals.
     pub role: Role,
-    /// Seconds that one renewal may last, at most [`TERM_MAX_S`].
+    /// The longest term of one renewal, in seconds, at most [`TERM_MAX_S`].
     pub term_max_s: u64,
     /// The latest time at which a renewal may end, in seconds since 1970.
     pub until_s: u64,
@@ -85,8 +85,8 @@ pub struct KeySet {
     pub role: Role,
     /// The keys that may sign renewals, if there are any.
     pub freshness: Option<FreshnessRole>,
-    /// Whether this is a certificate directory: nobody may ever use it after it has expired. The same in all key
-    /// sets of a release.
+    /// Whether this is a certificate directory, which nobody may ever use after it has expired. The same in
+    /// all key sets of a release.
     pub certificates: bool,
 }
 
@@ -117,7 +117,7 @@ impl KeySet {
     }
 }
 
-/// A key set as it lies at a mirror (`keys/N`).
+/// A key set as it is stored at a mirror (`keys/N`).
 pub type SignedKeySet = Signed<KeySet>;
 
 impl Kind for SignedKeySet {
@@ -141,10 +141,10 @@ pub enum KeysError {
     WrongId {
         /// The id that was asked for.
         expected: ReleaseId,
-        /// The id that it makes.
+        /// The id of the key set that was found.
         found: ReleaseId,
     },
-    /// A key set was left out, or they are out of order.
+    /// A key set was left out, or the sets are out of order.
     #[error("this is key set {found}, and key set {expected} comes next; none may be left out")]
     Skipped {
         /// The number that comes next.
@@ -152,8 +152,9 @@ pub enum KeysError {
         /// The number that was found.
         found: u64,
     },
-    /// The key set is signed as it should be, but follows another key set than the one known, or differs from the one
-    /// known by this number: whoever holds the keys has signed two successions. The first that was seen stands.
+    /// The key set is correctly signed, but follows another key set than the known one, or differs from the
+    /// known one with its number: the holder of the keys has signed two successions. The first that was seen
+    /// stays valid.
     #[error(
         "there are two key sets {number} of the release: {} is the one seen first, and stands; {} is refused. Ask \
          the publisher; if the keys were stolen, the release must be revoked",
@@ -162,12 +163,12 @@ pub enum KeysError {
     Forked {
         /// The number of the key set.
         number: u64,
-        /// Digest of the one seen first.
+        /// The digest of the set seen first.
         known: Digest,
         /// The digest of the other set with that number.
         found: Digest,
     },
-    /// A certificate directory became something else, or the other way.
+    /// A key set changes whether the release is a certificate directory.
     #[error("key set {number} changes whether the release is a certificate directory, which no key set may")]
     Purpose {
         /// The number of the key set.
@@ -183,14 +184,14 @@ pub enum KeysError {
     },
 }
 
-/// All key sets of a release from the first to the last known, checked.
+/// The checked key sets of a release, from the first to the last known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyChain {
     sets: Vec<SignedKeySet>,
 }
 
 impl KeyChain {
-    /// Begins with the first key set of the release `id`.
+    /// Begins a chain with the first key set of the release `id`.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -200,7 +201,8 @@ impl KeyChain {
             return Err(KeysError::WrongId { expected: id, found });
         }
         form::well_formed(&first)?;
-        // The digest fits, but a second release could be named by a set that does not call itself the first.
+        // The digest matches; but a set that does not call itself the first could otherwise give a second
+        // release an id.
         if first.value.number != 1 {
             return Err(KeysError::Skipped { expected: 1, found: first.value.number });
         }
@@ -208,7 +210,7 @@ impl KeyChain {
         Ok(KeyChain { sets: vec![first] })
     }
 
-    /// As [`KeyChain::begin`], from the bytes of `keys/1`.
+    /// Like [`KeyChain::begin`], from the bytes of `keys/1`.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -216,10 +218,10 @@ impl KeyChain {
         KeyChain::begin(id, form::read(bytes)?)
     }
 
-    /// A whole chain, first set first.
+    /// A chain of these sets, first set first.
     ///
     /// # Errors
-    /// [`KeysError`]; also when there is none.
+    /// [`KeysError`]; also if there are no sets.
     pub fn of_sets(id: ReleaseId, sets: Vec<SignedKeySet>) -> Result<KeyChain, KeysError> {
         let mut sets = sets.into_iter();
         let none = || Malformed { what: "chain of key sets", why: "it is empty".to_owned() };
@@ -230,7 +232,7 @@ impl KeyChain {
         Ok(chain)
     }
 
-    /// Adds a key set: the next, or one that is known already.
+    /// Adds a key set: the next one, or one that is in the chain already.
     ///
     /// # Errors
     /// [`KeysError`]; the chain is unchanged then.
@@ -242,7 +244,7 @@ impl KeyChain {
         if known == found {
             return Ok(());
         }
-        // Only what is signed proves a fork; anything else is somebody's invention.
+        // Only a correctly signed set proves a fork.
         match number.checked_sub(1).and_then(|before| self.set(before)) {
             None => Err(KeysError::WrongId { expected: self.id(), found: ReleaseId(found) }),
             Some(before) => {
@@ -252,7 +254,7 @@ impl KeyChain {
         }
     }
 
-    /// As [`KeyChain::extend`], from the bytes of `keys/N`.
+    /// Like [`KeyChain::extend`], from the bytes of `keys/N`.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -285,7 +287,7 @@ impl KeyChain {
         ReleaseId(self.sets[0].value.digest())
     }
 
-    /// The last key set: the one that counts.
+    /// The current key set: the last one.
     pub fn current(&self) -> &KeySet {
         &self.sets[self.sets.len() - 1].value
     }
@@ -296,7 +298,7 @@ impl KeyChain {
         self.sets.get(index).map(|set| &set.value)
     }
 
-    /// All of them, first to last, with their signatures. At least one.
+    /// All key sets, first to last, with their signatures. There is at least one.
     pub fn sets(&self) -> &[SignedKeySet] {
         &self.sets
     }
@@ -318,13 +320,14 @@ fn check_signatures(set: &SignedKeySet, roles: &[(&str, &Role)]) -> Result<(), K
     set.check(roles).map_err(|error| KeysError::Signatures { number: set.value.number, error })
 }
 
-/// Whether `next` is a key set that may follow `before`, and signed as it must be.
+/// Checks that `next` may follow `before`, and is signed as required.
 fn follows(before: &KeySet, next: &SignedKeySet) -> Result<(), KeysError> {
     let number = next.value.number;
     in_turn(before, &next.value)?;
     let names = (whose(before.number), whose(number));
     check_signatures(next, &[(&names.0, &before.role), (&names.1, &next.value.role)])?;
-    // Only now is it proven that whoever holds the keys of `before` has signed another succession.
+    // The signatures are valid, so a different predecessor proves that the holder of the keys has signed
+    // another succession.
     match next.value.origin {
         Origin::After { previous } if previous == before.digest() => Ok(()),
         Origin::After { previous } if before.number == 1 => {

@@ -1,4 +1,4 @@
-//! The files of a release, as they lie in a directory, at a web server or in a bucket.
+//! The names of a release's files, in a directory, at a web server or in a bucket.
 //!
 //! ```text
 //! root              the signed record, renewed often; the only file, with `revoked`, that ever changes
@@ -24,7 +24,7 @@ pub fn keys(number: u64) -> String {
     format!("keys/{number}")
 }
 
-/// The record of a release that is kept.
+/// The name of the file with a retained record.
 pub fn record(sequence: u64) -> String {
     format!("records/{sequence}")
 }

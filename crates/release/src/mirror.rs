@@ -1,10 +1,10 @@
-//! Where the files of a release come from.
+//! The sources of a release's files.
 //!
-//! A mirror is not trusted with anything: what it gives is checked by whoever asked. What is bounded here is what it
-//! can *cost*: memory (an answer that is too long is given up before it is read), time (deadlines, and a least speed),
-//! and attention (requests go where they were sent, never where a mirror sends them).
+//! A mirror is not trusted: the caller checks everything it sends. This module bounds what a mirror can
+//! *cost*: memory (an answer that is too long is abandoned before it is read), time (deadlines, and a lowest
+//! speed), and requests (they go where the user sent them, never where a mirror redirects them).
 //!
-//! - [`Directory`] and [`Http`] are mirrors; [`parse`] makes one of what a person wrote.
+//! - [`Directory`] and [`Http`] are mirrors; [`parse`] makes one from the address that a person wrote.
 //! - [`Mirrors`] asks several, the fastest first, and drops those whose content is bad.
 
 mod address;
@@ -25,20 +25,21 @@ use holdfast_crypto::Digest;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A place that has the files of a release. Untrusted: whatever it answers is checked by whoever asked.
+/// A source of a release's files. Untrusted: the caller checks every answer.
 pub trait Mirror: Send + Sync {
     /// The name for messages: its URL or directory.
     fn name(&self) -> &str;
 
-    /// A file, or so much of `range` as the file has. Answers that would be longer than `bytes_max` are given up
-    /// before they are read.
+    /// A file, or the part of `range` that the file has. An answer that would be longer than `bytes_max` is
+    /// abandoned before it is read.
     ///
     /// # Errors
     /// [`MirrorError`].
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError>;
 
-    /// Frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, as far as the mirror knows; at most
-    /// `bytes_max`. Only `holdfast release serve` can do that; of others [`PATHS`] is missing.
+    /// Frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, as far as the mirror's hints
+    /// say; at most `bytes_max`. Only `holdfast release serve` can do that; for other mirrors, [`PATHS`] is
+    /// missing.
     ///
     /// # Errors
     /// [`MirrorError`].
@@ -46,34 +47,35 @@ pub trait Mirror: Send + Sync {
         Err(Fault::Missing.of(self.name(), PATHS))
     }
 
-    /// What the operator of the mirror should mend, if anything: it works, but badly.
+    /// A problem that the operator of the mirror should solve, if there is one: it works, but badly.
     fn notice(&self) -> Option<String> {
         None
     }
 
-    /// Frames (see [`crate::pack`]) of some of these blocks, at least one, and as many as have room: of data that lies at
-    /// the origin of a release. Only who reaches that has any; of others [`OBJECTS`] are missing.
+    /// Frames (see [`crate::pack`]) of some of these blocks, at least one, and as many as fit. The blocks are
+    /// data at the origin of a release. Only mirrors that reach the origin have any; for others, [`OBJECTS`]
+    /// is missing.
     ///
     /// # Errors
-    /// [`MirrorError`]: missing if it has none of these.
+    /// [`MirrorError`]: missing if the mirror has none of these blocks.
     fn objects(&self, _addresses: &[Digest]) -> Result<Vec<u8>, MirrorError> {
         Err(missing(self.name(), OBJECTS))
     }
 }
 
-/// Why bytes of a mirror are not what was asked for: what the check of whoever asked says.
+/// Why bytes of a mirror are not what was asked for, as the caller's check found.
 pub type BadContent = Box<dyn std::error::Error + Send + Sync>;
 
 /// The name by which paths are looked up, in place of a file's.
 pub const PATHS: &str = "paths";
-/// How long paths may be together, with a byte between each two.
+/// Most bytes of all paths of a request, with a separator between each two.
 pub const PATHS_BYTES_MAX: usize = 16 << 10;
 
 /// The name by which blocks are requested, in place of a file's.
 pub const OBJECTS: &str = "objects";
-/// How many blocks are asked for at once.
+/// Most blocks of one request.
 pub const OBJECTS_MAX: usize = 64;
-/// How long an answer is, unless its only block is longer.
+/// Most bytes of an answer, unless its only block is longer.
 pub const OBJECTS_ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// The error of a mirror that does not have a file.
@@ -81,7 +83,7 @@ pub(crate) fn missing(mirror: &str, file: &str) -> MirrorError {
     Fault::Missing.of(mirror, file)
 }
 
-/// Why a mirror did not give a file.
+/// Why a mirror did not send a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
     /// The mirror says that it does not have the file. It may be lying.
@@ -111,18 +113,18 @@ pub enum MirrorError {
         file: String,
         /// The reason, in words.
         why: String,
-        /// How long it wants to be left alone, if it says so.
+        /// How long the mirror asks not to be asked again, if it says so.
         retry_after: Option<Duration>,
     },
 }
 
-/// A [`MirrorError`] before it is known of whom and what.
+/// A [`MirrorError`] without the names of mirror and file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
     Missing,
     Wrong(String),
     Unreachable(String),
-    /// Unreachable, and it says for how long.
+    /// Unreachable; the mirror says for how long.
     Busy(String, Duration),
 }
 
@@ -148,8 +150,8 @@ impl Fault {
     }
 }
 
-/// Whether `file` is made of the characters of [`crate::layout`] only, so that it means the same in a URL and in a
-/// directory.
+/// Whether `file` consists of the characters of [`crate::layout`], so that it means the same in a URL and in
+/// a directory.
 fn is_name(file: &str) -> bool {
     file.len() <= 128
         && file.split('/').all(|part| {
@@ -157,7 +159,7 @@ fn is_name(file: &str) -> bool {
         })
 }
 
-/// Text of a mirror, fit for a message: short, on one line, without control characters.
+/// Text of a mirror, made fit for a message: short, on one line, without control characters.
 fn printable(text: &str) -> String {
     const CHARACTERS_MAX: usize = 200;
     let mut out: String =
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
     use crate::layout;
 
-    /// Every name of the layout is a name; nothing that means something else somewhere is.
+    /// Proves: every name of the layout is accepted, and no name that has another meaning somewhere.
     #[test]
     fn names() {
         let digest = Digest([0xab; 32]);
@@ -198,7 +200,7 @@ mod tests {
         assert!(!is_name(&"a".repeat(129)));
     }
 
-    /// What a mirror says cannot garble a terminal or a log.
+    /// Proves: text from a mirror cannot disturb a terminal or a log.
     #[test]
     fn text_of_mirrors() {
         assert_eq!(printable("fine"), "fine");

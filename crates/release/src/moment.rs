@@ -1,4 +1,4 @@
-//! Times and spans of time in words, and back. All in whole seconds, UTC, since the beginning of 1970.
+//! Times and durations as text, and back. All are whole seconds, in UTC, since the beginning of 1970.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
@@ -6,12 +6,12 @@ use jiff::civil::DateTime;
 /// The beginning of 1970.
 const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
-/// The last second of the year 9999: no file of a release names a later time.
+/// The last second of the year 9999. No file of a release contains a later time.
 pub const LATEST_S: u64 = 253_402_300_799;
 
 const DAY_S: u64 = 86_400;
 
-/// A time, as in `2026-03-01 12:30:05 UTC`.
+/// A time as text, such as `2026-03-01 12:30:05 UTC`.
 pub fn moment(seconds: u64) -> String {
     if seconds > LATEST_S {
         return "a time after the year 9999".to_owned();
@@ -20,13 +20,14 @@ pub fn moment(seconds: u64) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// A time in nanoseconds since 1970. What does not fit (before 1677, after 2262) becomes the nearest that does.
+/// A time in nanoseconds since 1970. Times out of range (before 1677, after 2262) become the nearest that
+/// fits.
 pub fn nanoseconds(seconds: i64, rest: i64) -> i64 {
     let exact = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
     exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// A span of time in its largest unit, as in `3 days`.
+/// A duration in a suitable unit, such as `3 days`.
 pub fn span(seconds: u64) -> String {
     let (count, unit) = match seconds {
         0..120 => (seconds, "second"),
@@ -37,7 +38,8 @@ pub fn span(seconds: u64) -> String {
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Reads `2026-03-01`, `2026-03-01 12:30`, `2026-03-01 12:30:05`, also with `T` between and `Z` or ` UTC` after.
+/// Parses `2026-03-01`, `2026-03-01 12:30`, `2026-03-01 12:30:05`, also with `T` in the middle and `Z` or `
+/// UTC` at the end.
 pub fn parse_moment(text: &str) -> Option<u64> {
     let text = text.trim();
     let text = text.strip_suffix(" UTC").or_else(|| text.strip_suffix('Z')).unwrap_or(text);
@@ -73,7 +75,7 @@ pub fn parse_moment(text: &str) -> Option<u64> {
     u64::try_from(time.ok()?.duration_since(EPOCH).as_secs()).ok()
 }
 
-/// Reads `7d`, `12h`, `30m`, `45s`, `2w`: at least a second, at most a hundred years.
+/// Parses `7d`, `12h`, `30m`, `45s`, `2w`: at least a second, at most a hundred years.
 pub fn parse_span(text: &str) -> Option<u64> {
     let unit = match text.chars().next_back()? {
         's' => 1,
@@ -95,7 +97,7 @@ pub fn parse_span(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Nanoseconds count forwards also before 1970, and end where 64 bits do.
+    /// Proves: nanoseconds are counted correctly before 1970, and are limited to what 64 bits hold.
     #[test]
     fn before_1970_and_after_2262() {
         assert_eq!(nanoseconds(-2, 750_000_000), -1_250_000_000);
@@ -103,7 +105,8 @@ mod tests {
         assert_eq!((nanoseconds(i64::MAX, 1), nanoseconds(i64::MIN, 1)), (i64::MAX, i64::MIN));
     }
 
-    /// Times come out right and are read back; days that do not exist, and nonsense, are not.
+    /// Proves: times are formatted correctly and parsed back; days that do not exist, and other text, are
+    /// rejected.
     #[test]
     fn moments() {
         for (seconds, words) in [
@@ -138,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Every day from 1970 to 2400 is read back as itself.
+    /// Proves: every day from 1970 to 2400 is parsed back as itself.
     #[test]
     fn every_day() {
         for day in 0..157_000u64 {
@@ -146,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Spans are read with their unit and said in the largest.
+    /// Proves: durations are parsed with their unit, and formatted in a suitable one.
     #[test]
     fn spans() {
         assert_eq!(parse_span("7d"), Some(604_800));

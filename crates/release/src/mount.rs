@@ -1,12 +1,14 @@
 //! A release as a tree for the kernel.
 //!
-//! A number stands for one content for ever: it is a digest of the path, or of the number that the names of a
-//! hard-linked file share, and of the inode that was found there. So what the kernel keeps of a number is never wrong,
-//! what did not change keeps its number from release to release, and what is open, mapped or run stays what it was opened
-//! as. Only the root is always that of the present release, since the kernel knows one root.
+//! An inode number stands for the same content for ever. It is a digest of the inode found there and of its
+//! path; for a hard-linked file, the number that its names share takes the place of the path. So whatever the
+//! kernel caches for a number stays right, files that did not change have the same number from release to
+//! release, and files that are open, mapped or run keep their content. The root is the only exception: its
+//! number always stands for the present release, because the kernel knows a single root.
 //!
-//! What the kernel has looked up is kept as a name below a name, with the tree it was found in; inodes themselves are in
-//! a bounded cache and are found again by their path in that tree, for as long as mirrors have it.
+//! What the kernel has looked up is stored as a name within its parent, with the tree in which it was found.
+//! Inodes themselves are in a bounded cache; others are found again by their path in that tree, for as long
+//! as mirrors have it.
 
 pub mod first_touch;
 mod names;
@@ -37,21 +39,21 @@ use std::time::Duration;
 
 /// Most inodes that are cached.
 const INODES_KEPT: usize = 16_384;
-/// How long the kernel may keep names unless they are invalidated: a day, in case it missed that.
+/// How long the kernel may cache names that are not invalidated: a day, in case an invalidation was lost.
 const LIVES: Duration = Duration::from_secs(24 * 3600);
-/// Names of a directory read at once.
+/// How many names of a directory are read at once.
 const PAGE: usize = 256;
-/// How far a sequential reader is fetched ahead of, in bytes.
+/// How many bytes are fetched ahead of a sequential reader.
 const AHEAD_BYTES: u64 = 8 << 20;
 /// A file of at most so many bytes is fetched as a whole when its beginning is read.
 const WHOLE_BYTES: u64 = 1 << 20;
-/// Sequential readers known at once.
+/// Number of sequential readers that are remembered.
 const READERS_KEPT: usize = 256;
-/// Names of an opaque directory that are remembered as referred to.
+/// Most names of an opaque directory that are remembered because a program used them.
 const REFERRED_MAX: usize = 65_536;
-/// Names that are not there and that the kernel may know of.
+/// Number of absent names that are remembered because the kernel may have cached their absence.
 const ABSENT_KEPT: usize = 65_536;
-/// Extents of a sparse file that are counted.
+/// A sparse file's allocated bytes are counted only if it has at most so many extents.
 const EXTENTS_COUNTED: u64 = 16_384;
 /// Stands for the path of the root.
 const ROOT_PATH: u64 = 0;
@@ -78,18 +80,18 @@ pub struct MountedRelease {
     inodes: Mutex<LruCache<Ino, Node>>,
     directories: Mutex<HashMap<FileHandleId, Arc<Mutex<OpenDirectory>>>>,
     next_handle: AtomicU64,
-    /// For each file the end of the last read, and how far was fetched ahead.
+    /// For each file: the end of the last read, and the offset up to which it was fetched ahead.
     readers: Mutex<LruCache<Ino, (u64, u64)>>,
-    /// Names to which the kernel refers, by the digest of their directory's path.
+    /// Names that the kernel has looked up in opaque directories, by the digest of the directory's path.
     referred: Mutex<HashMap<u64, BTreeSet<Vec<u8>>>>,
     touched: Recorder,
     waiting: WaitingReaders,
-    /// Names that the kernel knows not to be there.
+    /// Names whose absence the kernel may have cached.
     absent: Mutex<LruCache<(Ino, Vec<u8>), ()>>,
-    /// Look-ups are refused: the release counts no more.
+    /// Whether look-ups are refused because the release is revoked or expired.
     over: AtomicBool,
     over_because: Mutex<Option<FsError>>,
-    /// The kernel has attributes of the root that are not its own.
+    /// Whether the kernel has been given assumed attributes of the root, because its own could not be read.
     root_is_assumed: AtomicBool,
     sink: Mutex<Option<ForgetSink>>,
 }
@@ -99,7 +101,7 @@ struct OpenDirectory {
     node: Node,
     found: Lookup,
     opaque: bool,
-    /// Names read last, the number of the first, and the name before it.
+    /// The names read last; `first` is the number of the first of them.
     page: Vec<(Vec<u8>, CatalogEntry)>,
     first: u64,
 }
@@ -139,12 +141,13 @@ fn ino_of(path: u64, link: Option<u64>, inode: &Digest) -> Ino {
         Some(link) => digest(&[b"link", &link.to_le_bytes(), &inode.0]),
         None => digest(&[b"path", &path.to_le_bytes(), &inode.0]),
     };
-    // Some programs want numbers without a sign; 1 is the root's.
+    // Some programs want numbers that fit a signed integer; 1 is the root's.
     Ino((digest >> 1).max(2))
 }
 
-/// Blocks of 512 bytes that are not in holes. Of a file of many extents they are counted only if it has so few for its
-/// size that it must have holes: to read the map of every large file that is looked at would be slow.
+/// Blocks of 512 bytes that are not in holes. For a file of many extents they are counted only if it has so
+/// few for its size that it must have holes: reading the extent map of every large file that is listed would
+/// be slow.
 fn blocks(tree: &Tree, inode: &Inode) -> u64 {
     let mut bytes = allocated(inode);
     if let Content::Extents(map) = &inode.content
@@ -162,7 +165,7 @@ fn blocks(tree: &Tree, inode: &Inode) -> u64 {
                 counted += u64::from(extent.length);
                 Ok(true)
             });
-            // A count that is not available is no reason to do without the file.
+            // If the blocks cannot be counted, the file can be used nevertheless.
             bytes = visited.map_or(bytes, |()| counted);
         }
     }
@@ -174,7 +177,7 @@ fn bound(count: usize) -> NonZeroUsize {
 }
 
 impl MountedRelease {
-    /// A release to be mounted.
+    /// Prepares a release to be mounted.
     pub fn new(release: Arc<Release>, owner: Owner) -> Arc<MountedRelease> {
         let tree = Arc::new(release.current().tree.clone());
         Arc::new(MountedRelease {
@@ -197,8 +200,8 @@ impl MountedRelease {
         })
     }
 
-    /// Looks whether the release still counts and shows what counts now. Meant to be called now and then. Returns what
-    /// is worth telling, if anything.
+    /// Checks whether the release is still in force, and switches to the newest one. To be called
+    /// periodically. Returns notices for people.
     pub fn refresh(&self) -> Vec<String> {
         let mut notices = Vec::new();
         match self.release.refresh() {
@@ -219,7 +222,7 @@ impl MountedRelease {
         notices
     }
 
-    /// Checks whether the release has expired: the clock goes on also while no mirror answers.
+    /// Checks whether the release has expired. This is checked even while no mirror answers.
     fn check_expiry(&self, notices: &mut Vec<String>) {
         let current = self.release.current();
         let until_s = current.accepted.valid_until_s;
@@ -234,12 +237,12 @@ impl MountedRelease {
         }
     }
 
-    /// The first reads since the release was mounted, in their order.
+    /// The first reads since the release was mounted, in order.
     pub fn first_touches(&self) -> FirstTouches {
         self.touched.list()
     }
 
-    /// Fetches what a list names, while others use the mount.
+    /// Fetches the blocks that a list names, giving way to programs that wait for the mount.
     pub fn fetch_ahead(&self, list: &FirstTouches) -> FetchSummary {
         let tree = self.tree.read().clone();
         first_touch::fetch(&self.release, &tree, list, &self.waiting)
@@ -252,7 +255,7 @@ impl MountedRelease {
         });
     }
 
-    /// When to look again at the latest: when the release expires.
+    /// Time until the release expires, when [`Self::refresh`] must be called at the latest.
     pub fn expires_in(&self) -> Duration {
         let until_s = self.release.current().accepted.valid_until_s;
         Duration::from_secs(until_s.saturating_add(1).saturating_sub(now_s()))
@@ -267,12 +270,12 @@ impl MountedRelease {
         let over = why.is_some();
         *because = why;
         if self.over.swap(over, Ordering::SeqCst) != over && over {
-            // The kernel would go on to find names by itself.
+            // Otherwise the kernel would still resolve the names that it has cached.
             self.forget_names(|_| true);
         }
     }
 
-    /// Has the kernel look up again the names that it knows in these directories, and that it knows to be absent.
+    /// Makes the kernel look up again the names in these directories that it has cached, the absent ones too.
     fn forget_names(&self, in_these: impl Fn(Ino) -> bool) {
         let known = self.known.lock();
         let names = known.all().filter(|(parent, _)| in_these(*parent));
@@ -300,7 +303,8 @@ impl MountedRelease {
         }
     }
 
-    /// Shows another tree. What is not the same in it has other numbers, so only the names in the root can lead wrong.
+    /// Switches to another tree. Whatever differs in it has other inode numbers, so only names in the root
+    /// can be stale.
     fn show(&self, current: &Current) {
         if self.is_current(&current.tree) {
             return;
@@ -315,7 +319,7 @@ impl MountedRelease {
         self.tree.read().reference() == tree.reference()
     }
 
-    /// Of a name in the root that was found while another tree came to be shown: the kernel asks again.
+    /// Makes the kernel look up a name in the root again if it was found while another tree was put in place.
     fn settle(&self, tree: &Tree, parent: Ino, name: &[u8]) {
         if parent == Ino::ROOT && !self.is_current(tree) {
             self.invalidate(Forget::Name(parent, name.to_vec()));
@@ -330,8 +334,8 @@ impl MountedRelease {
         }
     }
 
-    /// The error for content that cannot be fetched. Mirrors need not have that of a release that is not current any
-    /// more.
+    /// The error for content that cannot be fetched. Mirrors need not have the content of releases that are
+    /// no longer current.
     fn failed(&self, tree: &Tree, ino: Ino, error: ContentError) -> FsError {
         match error {
             ContentError::Source(SourceError::Missing(_)) if !self.is_current(tree) => FsError::Stale,
@@ -343,7 +347,7 @@ impl MountedRelease {
         self.found(ino).map(|(_, node)| node)
     }
 
-    /// An inode, from the cache or by its path, and how it was found.
+    /// An inode, from the cache or by its path, and where it was found.
     fn found(&self, ino: Ino) -> Result<(Lookup, Node), FsError> {
         let (found, cached) = match ino {
             Ino::ROOT => {
@@ -369,7 +373,7 @@ impl MountedRelease {
         Ok((found, node))
     }
 
-    /// Numbers a file that was found as `name` in a directory, and caches it.
+    /// Assigns a number to the file found as `name` in a directory, and caches its inode.
     fn keep(&self, directory: &Lookup, name: &[u8], node: &Node) -> Result<(Ino, Lookup), FsError> {
         let found = Lookup { tree: directory.tree.clone(), path: path_of(directory.path, name) };
         let address = node.inode.ihash(&found.tree.source().digest_key());
@@ -506,7 +510,7 @@ impl FixedTree for MountedRelease {
                 }
                 Ok(self.attributes_of(ino, &found.tree, &node))
             }
-            // Without them nobody could even ask the mount what is the matter.
+            // Without attributes of the root, the mount could not even be asked for its status.
             Err(error) if ino == Ino::ROOT => {
                 tracing::debug!(%error, "the root directory cannot be had");
                 self.root_is_assumed.store(true, Ordering::SeqCst);
@@ -550,7 +554,7 @@ impl FixedTree for MountedRelease {
             if let Some(range) = ahead
                 && let Err(error) = file::prefetch(&**tree.source(), map, range)
             {
-                // It may be of what is not read now.
+                // The failure may concern bytes that this read does not need.
                 tracing::debug!(%error, "reading ahead failed");
             }
         }
@@ -583,8 +587,8 @@ impl FixedTree for MountedRelease {
         let open = OpenDirectory { ino, node, found, opaque, page: Vec::new(), first: 0 };
         let handle = FileHandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
         self.directories.lock().insert(handle, Arc::new(Mutex::new(open)));
-        // A listing of the root is no longer right when another release is shown, and who began it earlier would have the
-        // kernel keep it.
+        // A cached listing of the root would be wrong once another release is in place, and a program that
+        // began to list it before that would make the kernel cache it.
         Ok((handle, !opaque && ino != Ino::ROOT))
     }
 
@@ -623,7 +627,7 @@ impl FixedTree for MountedRelease {
                         let node = open.found.tree.node(entry);
                         let node = node.map_err(|error| self.failed(&open.found.tree, ino, error))?;
                         let (child, found) = self.keep(&open.found, &name, &node)?;
-                        // Before the kernel can ask for it.
+                        // The name is noted before the kernel can ask for its inode.
                         self.known.lock().looked_up(child, ino, &name, found);
                         self.settle(&open.found.tree, ino, &name);
                         (child, Some(self.attributes_of(child, &open.found.tree, &node)))
@@ -671,7 +675,7 @@ impl FixedTree for MountedRelease {
     }
 
     fn statistics(&self) -> Statistics {
-        // Only by what is known: `df` and `status` must not wait for a mirror.
+        // Only cached data is used: `df` and `status` must not wait for a mirror.
         let root = ino_of(ROOT_PATH, None, &self.tree.read().reference().address);
         let root = self.inodes.lock().get(&root).cloned();
         let files = root.and_then(|root| Some(catalog::directory_root(&root.inode).ok()?.len())).unwrap_or(0);
@@ -695,7 +699,7 @@ impl FixedTree for MountedRelease {
 }
 
 impl MountedRelease {
-    /// Names from number `number` on.
+    /// A page of names, from the one with this number on.
     fn page(&self, open: &mut OpenDirectory, number: u64) -> Result<Vec<(Vec<u8>, CatalogEntry)>, FsError> {
         if open.opaque {
             return self.referred_page(open, number);
@@ -718,7 +722,7 @@ impl MountedRelease {
         }
     }
 
-    /// A page of an opaque directory: names that were referred to.
+    /// A page of an opaque directory: only names that the kernel has looked up.
     fn referred_page(
         &self,
         open: &OpenDirectory,

@@ -1,4 +1,4 @@
-//! A release as a client has it: its mirrors, what is believed of them, and the tree that counts now.
+//! A release as a client uses it: its mirrors, the accepted record, and the tree that is in force now.
 
 use crate::accept::{Accepted, ExpiredPolicy};
 use crate::admit::{AdmitError, Admitted, admit};
@@ -21,10 +21,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a block is waited for. Mirrors that fail are given up before that.
+/// How long a caller waits for a block. Mirrors that fail are abandoned before that.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How much a mirror may send when it looks up paths.
+/// Most bytes that a mirror may send when it looks up paths.
 const LOOK_AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// Options for opening a release.
@@ -35,7 +35,7 @@ pub struct Options {
     pub trust: PathBuf,
     /// Folders with revocation certificates.
     pub revocations: Vec<PathBuf>,
-    /// Whether the release is accepted when it has expired.
+    /// Whether an expired release is accepted.
     pub stale: ExpiredPolicy,
     /// Folder and bound in bytes of the persistent cache.
     pub cache: Option<(PathBuf, u64)>,
@@ -46,7 +46,7 @@ pub struct Options {
 /// Why a release cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No mirror has the release as it should be.
+    /// No mirror has a valid release.
     #[error("no mirror has the release {id} as it should be:{}", lines(.why))]
     NoMirror {
         /// The release that is revoked, damaged or missing.
@@ -54,13 +54,14 @@ pub enum OpenError {
         /// The error of each mirror.
         why: Vec<AdmitError>,
     },
-    /// Something that no other mirror can mend: it is revoked, or what this machine remembers is damaged.
+    /// An error that no other mirror can solve: the release is revoked, or what this machine remembers is
+    /// damaged.
     #[error(transparent)]
     Final(AdmitError),
-    /// Files that remember the release cannot be read.
+    /// What this machine remembers of the release cannot be read.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// No mirror has an index by which blocks are found.
+    /// No mirror has an index to find blocks with.
     #[error("the release is signed and counts, but its blocks cannot be found: {0}")]
     Blocks(String),
 }
@@ -116,15 +117,16 @@ impl Release {
         Ok(Release { options, trust, single: mirrors, mirrors: all, stores, current: RwLock::new(current) })
     }
 
-    /// The release as it was at the last look.
+    /// The release at the last refresh.
     pub fn current(&self) -> Arc<Current> {
         self.current.read().clone()
     }
 
-    /// Asks the mirrors what counts now. Whether the tree is another than before.
+    /// Asks the mirrors for the record in force. Returns whether the tree has changed.
     ///
     /// # Errors
-    /// [`OpenError`]; then [`Release::current`] is what it was, and whether it still counts is for its dates to say.
+    /// [`OpenError`]; [`Release::current`] is then unchanged, and its dates decide whether it is still in
+    /// force.
     pub fn refresh(&self) -> Result<bool, OpenError> {
         let admitted = best(&self.trust, &self.single, &self.options)?;
         let current = believe(&self.options, &self.trust, &self.mirrors, &self.stores, admitted)?;
@@ -144,8 +146,8 @@ impl Release {
         &self.trust
     }
 
-    /// Fetches at once what the look-up of these paths needs, if a mirror knows. If none does, or what came is of no use,
-    /// look-ups fetch it step by step as ever.
+    /// Fetches at once what the look-up of these paths needs, if a mirror has hints. If none has, or the
+    /// reply is useless, look-ups fetch it step by step as usual.
     pub fn look_ahead(&self, paths: &[&[u8]]) {
         let Some(store) = self.stores.lock().clone() else { return };
         let Some(frames) = self.mirrors.paths(paths, LOOK_AHEAD_BYTES_MAX) else { return };
@@ -159,12 +161,12 @@ impl Release {
         &self.mirrors
     }
 
-    /// Whether the release is accepted when it has expired.
+    /// Whether an expired release is accepted.
     pub fn stale(&self) -> ExpiredPolicy {
         self.options.stale
     }
 
-    /// A tree of another record of this release, as an archived one.
+    /// The tree of another record of this release, such as an archived one.
     ///
     /// # Errors
     /// [`OpenError::Blocks`].
@@ -175,7 +177,7 @@ impl Release {
         Ok(Tree::new(Arc::new(store.store), record.root_dir))
     }
 
-    /// Figures of the caches and of what came from mirrors.
+    /// Statistics of the caches, and the number of bytes received from mirrors.
     pub fn status(&self) -> (StoreStatus, u64) {
         match &*self.stores.lock() {
             Some(store) => (store.store.status(), store.blocks.traffic().1),
@@ -184,7 +186,7 @@ impl Release {
     }
 }
 
-/// Asks every mirror; takes the newest record, and of those the one that counts for longest.
+/// Asks every mirror. Returns the newest record, and of several copies the one with the longest validity.
 pub(crate) fn best(
     trust: &Trust,
     mirrors: &[Arc<dyn Mirror>],
@@ -192,7 +194,8 @@ pub(crate) fn best(
 ) -> Result<Admitted, OpenError> {
     let ask = |mirror: &Arc<dyn Mirror>| {
         let admitted = admit(trust, &**mirror, &options.revocations, now_s(), options.stale)?;
-        // Nearly all that is read later is a part of a file: it shows itself whether the mirror knows parts.
+        // Nearly all later reads are for a part of a file, so this finds out whether the mirror supports
+        // ranges.
         let _ = mirror.get(layout::ROOT, Some(0..1), 1);
         Ok(admitted)
     };
@@ -238,10 +241,11 @@ fn believe(
     stores: &Mutex<Option<Store>>,
     admitted: Admitted,
 ) -> Result<Arc<Current>, OpenError> {
-    // Another mirror may have shown a newer one to another process meanwhile; then this one is old already.
+    // Another process may have accepted a newer record meanwhile; then this one is old already.
     debug_assert_eq!(trust.id(), admitted.accepted.record.release);
     let store = store_of(options, mirrors, stores, admitted.accepted.record.digest_key);
-    // An index is the mirror's own word: that it cannot be had is no reason to do without the others'.
+    // The index is a mirror's unsigned statement: if it is unavailable, those that other mirrors name are
+    // used.
     if let Err(error) = use_index(&store, &admitted.file)
         && !indexes_at(mirrors).into_iter().any(|name| store.blocks.use_index(name).is_ok())
     {
@@ -251,7 +255,7 @@ fn believe(
     Ok(Arc::new(Current { accepted: admitted.accepted, notices: admitted.notices, tree }))
 }
 
-/// The indexes that mirrors name now.
+/// The indexes that mirrors name at present.
 fn indexes_at(mirrors: &Mirrors) -> Vec<IndexName> {
     let answers = mirrors.every(layout::ROOT, RootFile::BYTES_MAX);
     let files = answers.into_iter().filter_map(|(_, answer)| form::read::<RootFile>(&answer.ok()?).ok());

@@ -1,7 +1,9 @@
-//! The origin of a release: the server of the live file system that it was made of, which has the data of its files.
+//! The origin of a release: the server of the live file system that it was made of, which has its files'
+//! data.
 //!
-//! It serves members only. Who has a member's key, best that of a user who may write nothing, asks it on behalf of
-//! readers. It is trusted no more than any mirror: every block is checked against its address before it is passed on.
+//! It serves members only. A server with a member's key (best that of a user who may not write) asks it on
+//! behalf of readers. It is not trusted more than a mirror: every block is checked against its address before
+//! it is passed on.
 
 use crate::mirror::{self, Mirror, MirrorError, OBJECTS};
 use crate::pack;
@@ -16,10 +18,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the origin is waited for.
+/// How long a request waits for the origin.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A connection to the origin, and blocks of it that were wanted lately.
+/// A connection to the origin, and a cache of its blocks.
 pub struct Origin {
     name: String,
     server: Arc<dyn Remote>,
@@ -32,29 +34,30 @@ struct Cache {
     bytes_max: usize,
 }
 
-/// Why the origin gave nothing.
+/// Why the origin sent nothing usable.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OriginError {
     /// The origin cannot be reached, or does not answer in time.
     #[error("the live file system at {0} cannot be reached: {1}")]
     Unreachable(String, String),
-    /// The origin gives something else than was asked for.
+    /// The origin sent something other than what was asked for.
     #[error("the live file system at {0} gave something false: {1}")]
     False(String, String),
 }
 
 impl Origin {
-    /// The file system called `name`, behind a member's connection; at most `cache_bytes_max` of it are kept.
+    /// The file system called `name`, through a member's connection; at most `cache_bytes_max` of its blocks
+    /// are cached.
     pub fn new(name: String, server: Arc<dyn Remote>, cache_bytes_max: usize) -> Origin {
         let frames = LruCache::unbounded();
         Origin { name, server, cache: Mutex::new(Cache { frames, bytes: 0, bytes_max: cache_bytes_max }) }
     }
 
-    /// The frames (see [`crate::pack`]) of data blocks, as far as the origin has them: `None` where it says that it has
-    /// not, or that it is no data. The list ends early, never before the first, when an answer is full.
+    /// The frames (see [`crate::pack`]) of data blocks. `None` for a block that the origin says it does not
+    /// have, or that is no data. The list ends early when an answer is full, but has at least one entry.
     ///
     /// # Errors
-    /// [`OriginError`]: nothing is known of any of those that were not kept here.
+    /// [`OriginError`]: nothing was learned about the blocks that are not cached.
     pub fn frames(&self, addresses: &[Digest]) -> Result<Vec<Option<Bytes>>, OriginError> {
         let mut found: Vec<Option<Bytes>> = {
             let mut cache = self.cache.lock();
@@ -72,7 +75,7 @@ impl Origin {
             Response::Error(error) => return Err(unreachable(error.to_string())),
             _ => return Err(OriginError::False(self.name.clone(), "its answer makes no sense".into())),
         };
-        // A block that did not come is not known to be missing.
+        // A block that was not in the answer need not be missing.
         let known = missing.get(blocks.len()).copied().unwrap_or(found.len());
         for (at, block) in missing.into_iter().zip(blocks) {
             let Some((_, block)) = block else { continue };
@@ -82,7 +85,7 @@ impl Origin {
         Ok(found)
     }
 
-    /// The frame of a block that is what its address says.
+    /// The frame of a block, if its content has the address's digest.
     fn checked(&self, address: Digest, stored: StoredBlock) -> Result<Option<Bytes>, OriginError> {
         let is_data = stored.kind == BlockKind::Chunk;
         stored
@@ -106,7 +109,7 @@ impl Origin {
     }
 }
 
-/// The origin as one more mirror, for who has a key: it has data only, and no files.
+/// The origin as an additional mirror, for machines that have a key: it has data blocks only, and no files.
 pub struct OriginMirror(pub Origin);
 
 impl Mirror for OriginMirror {

@@ -5,8 +5,9 @@
 //! frame  length of the rest u32 | address | stored block (see docs/internals/format.md)
 //! ```
 //!
-//! A frame says which block it claims to be, so a piece of a pack that was fetched for one block serves its
-//! neighbours too. Nothing in it is believed: whoever opens a block checks it against the reference it is wanted for.
+//! A frame contains the address of its block, so a piece of a pack that was fetched for one block can be used
+//! for its neighbours too. The address is not trusted: a block is checked against the reference for which it
+//! is needed.
 
 use borsh::BorshDeserialize;
 use holdfast_content::{BODY_BYTES_MAX, REFERENCES_MAX, StoredBlock};
@@ -16,10 +17,10 @@ use holdfast_crypto::Digest;
 pub const MAGIC: &[u8; 8] = b"HFPACK1\n";
 /// Bytes of a frame before the stored block.
 pub const HEADER_BYTES: usize = 4 + 32;
-/// No frame is longer: a block's body and references, and their counts.
+/// Most bytes of a frame: a block's body and references, and their counts.
 pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX as usize + REFERENCES_MAX * 32 + 64;
 
-/// A block as a frame.
+/// Encodes a block as a frame.
 pub fn frame(address: &Digest, block: &StoredBlock) -> Vec<u8> {
     let block = holdfast_crypto::encode(block);
     let mut bytes = Vec::with_capacity(HEADER_BYTES + block.len());
@@ -32,14 +33,14 @@ pub fn frame(address: &Digest, block: &StoredBlock) -> Vec<u8> {
 /// A frame of untrusted bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// The address that it claims.
+    /// The address in the frame, unchecked.
     pub address: Digest,
     /// The stored block, encoded.
     pub block: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// The frame that `bytes` begin with, and what follows it. `None` if there is no whole one.
+    /// The frame at the beginning of `bytes`, and the bytes after it. `None` if it is not complete.
     pub fn first(bytes: &'a [u8]) -> Option<(Frame<'a>, &'a [u8])> {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*length) as usize;
@@ -51,7 +52,7 @@ impl<'a> Frame<'a> {
         Some((Frame { address: Digest(*address), block }, rest))
     }
 
-    /// All whole frames from the beginning of `bytes` on.
+    /// All complete frames from the beginning of `bytes`.
     pub fn all(mut bytes: &'a [u8]) -> impl Iterator<Item = Frame<'a>> {
         std::iter::from_fn(move || {
             let (frame, rest) = Frame::first(bytes)?;
@@ -60,7 +61,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// The stored block, unverified. `None` if it is none.
+    /// The stored block, unverified. `None` if it is malformed.
     pub fn stored(&self) -> Option<StoredBlock> {
         StoredBlock::try_from_slice(self.block).ok()
     }
@@ -78,7 +79,7 @@ mod tests {
     use holdfast_crypto::DigestKey;
     use proptest::prelude::*;
 
-    /// Proves: frames read back one after the other, and a cut one ends the row.
+    /// Proves: frames can be read back one after the other, and an incomplete one ends the list.
     #[test]
     fn frames_read_back() {
         let blocks: Vec<Block> = (0..3u8)
@@ -101,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: no bytes whatever make reading frames panic or loop.
+        /// Proves: no bytes make parsing frames panic or loop.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             for frame in Frame::all(&bytes) {

@@ -1,11 +1,13 @@
-//! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's `pulldb`).
+//! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's
+//! `pulldb`).
 //!
-//! Order: blocks, the index, then a check that the tree of every record to be kept is whole, then keys and records,
-//! and `root` last. So the directory is the last release or this one however the pull ends, and what a pull that was
-//! killed has fetched is used by the next. What nobody needs any more goes at the very end.
+//! Order: blocks and the index come first; then the tree of every record to be retained is checked; then come
+//! keys and records, and `root` last. So the directory has the previous release or this one however the pull
+//! ends, and the next pull uses what a killed one has fetched. Files that nobody needs any more are removed
+//! at the end.
 //!
-//! Invariant: nothing is installed that was not checked from its record down. A pack's name only proves that it is the
-//! pack that an index names, and an index is a hint of whoever gave it.
+//! Invariant: nothing is put in place that was not checked from its record down. A pack's name only proves
+//! that it is the pack that an index names, and an index is an unsigned hint from a mirror.
 
 mod check;
 mod fetch;
@@ -36,18 +38,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Larger indexes are refused: they are held in memory, and nobody has signed how large they may be.
+/// Most bytes of an index: indexes are held in memory, and their size is not signed.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of a pull.
 pub struct PullOptions<'a> {
     /// The directory that becomes a mirror.
     pub target: &'a Path,
-    /// How many releases stay, this one included, if the source has so many.
+    /// How many releases to retain, this one included, if the source has so many.
     pub keep: usize,
-    /// Other directories with releases on this machine, of which blocks can be had.
+    /// Other release directories on this machine from which blocks can be copied.
     pub from: &'a [PathBuf],
-    /// Whether to skip reading again what was checked when it was pulled.
+    /// Whether to skip reading blocks again that an earlier pull has checked.
     pub quick: bool,
     /// How many files are fetched at once.
     pub connections: usize,
@@ -56,7 +58,7 @@ pub struct PullOptions<'a> {
 /// The progress of a pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Bytes of files that are there, and in all.
+    /// Bytes of files that are present, and bytes in all.
     pub bytes: (u64, u64),
     /// The number of blocks that were checked.
     pub blocks: u64,
@@ -65,45 +67,45 @@ pub struct Progress {
 /// The report of a pull, for people.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Report {
-    /// Number of the release that is there now.
+    /// Number of the release that the directory has now.
     pub sequence: u64,
-    /// The last second at which the release counts, since 1970.
+    /// The last second at which the release is in force, since 1970.
     pub valid_until_s: u64,
-    /// Whether another was there before, or none.
+    /// Whether the directory had another release, or none.
     pub changed: bool,
     /// The number of releases in the directory.
     pub releases: u64,
-    /// Bytes that came from mirrors.
+    /// Bytes received from mirrors.
     pub bytes_fetched: u64,
     /// Bytes of new files that were on this machine already.
     pub bytes_reused: u64,
     /// The number of requests to mirrors.
     pub requests: u64,
-    /// Packs that are new here.
+    /// Packs that were fetched.
     pub packs_added: u64,
     /// The number of packs that were there already.
     pub packs_kept: u64,
     /// Blocks whose content was checked.
     pub blocks_verified: u64,
-    /// Blocks that were checked by an earlier pull, and whose references alone were followed.
+    /// Blocks that an earlier pull had checked; only their references were followed.
     pub blocks_known: u64,
     /// Notices for people.
     pub notices: Vec<String>,
 }
 
-/// Why the directory is as it was.
+/// Why a directory was not updated. It is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// No mirror has the release as it should be, or it is revoked.
+    /// No mirror has a valid release, or it is revoked.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// This machine's disk, or what was on it before.
+    /// This machine's disk failed, or what was on it before is damaged.
     #[error(transparent)]
     Disk(#[from] PublishError),
-    /// No mirror gives a file that the release needs.
+    /// No mirror has a file that the release needs.
     #[error("{0}; {there} is as it was, and what was fetched is used next time", there = .1.display())]
     Unavailable(Unavailable, PathBuf),
-    /// The mirrors' files do not make a whole release.
+    /// The mirrors' files do not make up a whole release.
     #[error("release {sequence} is not whole: {why}; {} is as it was. {way_out}", target.display())]
     Torn {
         /// The number of the release.
@@ -115,7 +117,7 @@ pub enum PullError {
         /// What the user can do about it.
         way_out: &'static str,
     },
-    /// The directory has more than the mirrors.
+    /// The directory has a newer state than the mirrors.
     #[error("{}: {why}; it is left as it is", target.display())]
     Behind {
         /// The directory.
@@ -131,7 +133,7 @@ pub enum PullError {
         /// What is in the directory.
         why: String,
     },
-    /// The disk is too small.
+    /// The disk has too little free space.
     #[error(
         "{}: {needed} bytes are needed and {free} are free; make room, or keep fewer releases with --keep",
         target.display()
@@ -149,7 +151,7 @@ pub enum PullError {
     Stopped,
 }
 
-/// Told before each change on the disk.
+/// Counts the progress, and reports it before each change on the disk.
 struct Steps<'a> {
     progress: &'a (dyn Fn(Progress) -> bool + Sync),
     bytes: AtomicU64,
@@ -167,8 +169,8 @@ impl Steps<'_> {
     }
 }
 
-/// Brings a directory up to date. `progress` is called before each change on the disk and now and then, from several
-/// threads, and says whether to go on.
+/// Updates a directory. `progress` is called before each change on the disk and now and then, from several
+/// threads, and returns whether to go on.
 ///
 /// # Errors
 /// [`PullError`].
@@ -220,7 +222,7 @@ pub fn pull(
     };
     added.extend(made);
     drop(locals);
-    // With data of the origin in packs of its own, the directory has an index of its own.
+    // If the directory stores blocks of the origin in packs of its own, its index differs from the mirrors'.
     let at_source = root.index;
     let root = match source.packs.iter().any(PackName::is_origin) {
         true => {
@@ -252,7 +254,7 @@ pub fn pull(
     let changed = here.sequence() != Some(record.sequence);
     let before = here.location().filter(|_| changed && known.is_some());
     records::install(target, chain, &root, &older, &|| steps.step())?;
-    // The source's index stays too: the next pull begins with it.
+    // The mirrors' index stays in the directory too, because the next pull begins with it.
     let beside: Vec<Location> = before.into_iter().chain([at_source]).collect();
     tidy_beside(target, keep, &beside)?;
     let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
@@ -283,7 +285,7 @@ pub struct CheckedRelease {
     pub notices: Vec<String>,
 }
 
-/// Checks that a directory of this machine has a release that counts, and all that its records need.
+/// Checks that a directory of this machine has a release in force, and everything that its records refer to.
 ///
 /// # Errors
 /// [`PullError`].
@@ -306,7 +308,7 @@ pub fn check(
     let records: Vec<&RootFile> = [root].into_iter().chain(&older).collect();
     let counts =
         check_trees(&fetcher, &index, None, &records, &HashSet::new()).map_err(|error| match error {
-            // The file was looked for only where it is damaged.
+            // A file is fetched only if it is damaged here, so that it is unavailable means that.
             PullError::Unavailable(error, _) => PullError::Disk(PublishError::Damaged {
                 path: folder.join(error.file),
                 why: "its content is not what its name says".into(),
@@ -326,8 +328,8 @@ fn make(target: &Path) -> Result<(), PullError> {
         .map_err(|error| PublishError::local(target, &error).into())
 }
 
-/// What counts now, by the mirrors and by what the directory may know. That the release was revoked is handed on to
-/// the directory's readers.
+/// The record in force, according to the mirrors and to what the directory has. If the release is revoked,
+/// the certificate is put into the directory for its readers.
 fn look(
     options: &Options,
     trust: &Trust,
@@ -363,7 +365,7 @@ fn fetch_index(fetcher: &Fetcher<'_>, root: &RootFile) -> Result<Index, PullErro
     }
 }
 
-/// The error that the release of `file` is not whole at mirrors that have `newest`.
+/// The error that the release of `file` is not whole. `newest` is the newest one that the mirrors have.
 fn torn(target: &Path, newest: &RootFile, file: &RootFile, why: String) -> PullError {
     let sequence = file.record.value.sequence;
     let way_out = match sequence == newest.record.value.sequence {
@@ -373,7 +375,8 @@ fn torn(target: &Path, newest: &RootFile, file: &RootFile, why: String) -> PullE
     PullError::Torn { sequence, why, target: target.to_owned(), way_out }
 }
 
-/// Fetches packs and hints that are not there. Returns the packs that were fetched, and the number of the others.
+/// Fetches the packs and hints that the directory lacks. Returns the fetched packs, and the number of those
+/// that were there.
 fn fetch_packs(
     fetcher: &Fetcher<'_>,
     pull_options: &PullOptions<'_>,
@@ -406,7 +409,7 @@ struct Counts {
     known: u64,
 }
 
-/// Checks that the trees of `records` are whole. A pack that was damaged on this disk is fetched anew.
+/// Checks that the trees of `records` are whole. A pack that is damaged on this disk is fetched again.
 fn check_trees(
     fetcher: &Fetcher<'_>,
     index: &Index,
@@ -432,7 +435,8 @@ fn check_trees(
     }
     for (key, files) in by_key {
         let mut check = Check::new(fetcher, index, DigestKey(key));
-        // The newest first, and one after the other, so that it is known which is torn. What they share is read once.
+        // The newest is checked first, and one after the other, so that it is clear which one is not whole.
+        // What they share is read once.
         let mut rest = &files[..];
         while let Some((file, after)) = rest.split_first() {
             let (pack, why) = match check.tree(&file.record.value.root_dir.address, &is_known) {
@@ -459,7 +463,7 @@ fn check_trees(
     Ok(counts)
 }
 
-/// Puts a small file in place if it is another than is there.
+/// Writes a small file unless it has this content already.
 fn put(target: &Path, name: &str, bytes: &[u8]) -> Result<(), PublishError> {
     let path = target.join(name);
     let failed = |error: std::io::Error| PublishError::local(&path, &error);

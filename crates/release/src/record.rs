@@ -1,11 +1,13 @@
-//! The record of a release (the read-only paper's FSINFO, section 3.2), its renewal, and the file they lie in.
+//! The record of a release (the read-only paper's FSINFO, section 3.2), its renewal, and the file that
+//! contains them.
 //!
-//! A record says what tree a release is, from when and until when. A renewal, signed by a key that may do nothing
-//! else, says that it still is and moves the end. Where the blocks lie is in the same file and is *not* signed: it
-//! is a hint, and every block is checked against the record, wherever it came from.
+//! A record states which tree a release is, and the period in which it is valid. A renewal, signed by a key
+//! that may do nothing else, states that the record is still current, and extends the period. The same file
+//! also says where the blocks are; that part is *not* signed. It is a hint, and every block is checked
+//! against the record, wherever it came from.
 //!
-//! Invariant of [`Authentic`]: the record and the renewal are of the release and signed as its key set demands. Only
-//! [`authenticate`] makes one. Whether they count *now* is decided in [`crate::accept`].
+//! Invariant of [`Authentic`]: the record and the renewal belong to the release and are signed as its key set
+//! demands. Only [`authenticate`] makes one. Whether they are in force *now* is decided in [`crate::accept`].
 
 use crate::form::{Kind, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, ReleaseId, whose};
@@ -25,17 +27,17 @@ pub struct Record {
     pub release: ReleaseId,
     /// Number of the key set that signs it.
     pub key_set: u64,
-    /// Which one it is: from 1, each greater than the one before.
+    /// The sequence number: from 1 on, each greater than the one before.
     pub sequence: u64,
     /// When it was signed, in seconds since 1970 (the paper's `start`).
     pub issued_s: u64,
-    /// The last second at which it counts, unless renewed (the paper's `start` + `duration`).
+    /// The last second of its validity, unless renewed (the paper's `start` + `duration`).
     pub expires_s: u64,
-    /// Key of all digests in it (the paper's `iv`).
+    /// The key of all digests in the release (the paper's `iv`).
     pub digest_key: DigestKey,
     /// Inode block of the root directory (the paper's `rootfh`).
     pub root_dir: Reference,
-    /// Digest of the record before it.
+    /// The digest of the record before it.
     pub previous: Option<Digest>,
     /// A title or version for people: at most [`NOTE_BYTES_MAX`] bytes, no control characters.
     pub note: String,
@@ -55,7 +57,7 @@ pub struct Freshness {
     pub record: Digest,
     /// When it was signed, in seconds since 1970.
     pub issued_s: u64,
-    /// The last second at which the record counts by it.
+    /// The last second at which the record is valid by this renewal, since 1970.
     pub expires_s: u64,
 }
 
@@ -64,7 +66,7 @@ impl Signable for Freshness {
     const WHAT: &'static str = "renewal";
 }
 
-/// Where a file lies that is named by its digest. Not signed.
+/// The digest and length of a file that is named by its digest. Not signed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Location {
     /// The digest of the file's bytes.
@@ -78,7 +80,7 @@ pub struct Location {
 pub struct RootFile {
     /// The record.
     pub record: Signed<Record>,
-    /// The last renewal of it.
+    /// The latest renewal of the record.
     pub freshness: Option<Signed<Freshness>>,
     /// The index, which says where blocks are. A hint.
     pub index: Location,
@@ -115,28 +117,28 @@ fn lasts(part: &'static str, from_s: u64, until_s: u64) -> Result<(), RuleViolat
     }
 }
 
-/// From when to when a record counts by what was signed last.
+/// The period of a record's validity, by its latest renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Validity {
-    /// When the renewal was signed, in seconds since 1970.
+    /// When the record or renewal was signed, in seconds since 1970.
     pub from_s: u64,
-    /// The last second at which it counts, since 1970.
+    /// The last second of the validity, since 1970.
     pub until_s: u64,
 }
 
 impl Validity {
-    /// Whichever of the two lasts longer.
+    /// The one of the two that ends later.
     pub fn longer(self, other: Validity) -> Validity {
         if other.until_s > self.until_s { other } else { self }
     }
 
-    /// The middle, from which on people are warned.
+    /// The middle of the period; after it, people are warned.
     pub fn half_life_s(&self) -> u64 {
         self.from_s + self.until_s.saturating_sub(self.from_s) / 2
     }
 }
 
-/// Why a file is not the release's.
+/// Why a file does not belong to the release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAuthentic {
     /// The record belongs to another release.
@@ -158,7 +160,7 @@ pub enum NotAuthentic {
         /// The number of the last known key set.
         last: u64,
     },
-    /// Signatures of the record or its renewal.
+    /// The signatures of the record or of its renewal are not valid.
     #[error(transparent)]
     Signatures(#[from] SignatureError),
     /// The record carries a renewal, and the key set allows none.
@@ -198,18 +200,20 @@ impl Authentic<'_> {
         &self.file.record.value
     }
 
-    /// From when to when the record counts, renewal included.
+    /// The period of the record's validity, including its renewal.
     pub fn validity(&self) -> Validity {
         self.validity
     }
 
-    /// When the renewal was signed, or without one the record: it was at least this late then.
+    /// When the renewal was signed, or the record if there is none, in seconds since 1970. The present time
+    /// is not earlier.
     pub fn issued_last_s(&self) -> u64 {
         self.issued_last_s
     }
 }
 
-/// Checks that `file` is of the release and signed as the key set demands that it names, current or not.
+/// Checks that `file` belongs to the release and is signed as the key set that it names demands, whether
+/// current or not.
 ///
 /// # Errors
 /// [`NotAuthentic`].

@@ -1,8 +1,8 @@
-//! The directory in which a publisher keeps a release: its signed files, and the order in which they change.
+//! The directory in which a publisher has a release: its signed files, and the order in which they change.
 //!
-//! Invariant: at every moment the directory is a whole release. New keys are in place before the record that names
-//! them; a record that is kept before `root`; nothing newer is ever replaced by something older, also when a timer
-//! renews while somebody publishes.
+//! Invariant: the directory is a whole release at every moment. New keys are in place before the record that
+//! names them, and a retained record before `root`. Nothing newer is replaced by something older, even if a
+//! timer renews while a release is published.
 
 use crate::draft::FinishedDraft;
 use crate::form::{self, Kind, Malformed};
@@ -19,22 +19,22 @@ use std::path::{Path, PathBuf};
 /// Mode of files that everybody may read.
 const PUBLIC: u32 = 0o644;
 
-/// The directory that a publisher signs in and mirrors copy: keys, records and `root`.
+/// The directory in which a publisher signs, and which mirrors copy: keys, records and `root`.
 #[derive(Clone, Debug)]
 pub struct ReleaseDir {
     path: PathBuf,
 }
 
-/// Why a release's directory is of no use, or does not take something.
+/// Why a release's directory cannot be used, or refuses a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseDirError {
-    /// A file that every release has is not there.
+    /// A file that every release has is missing.
     #[error(
         "{}: there is no such file, so this is not the directory of a release; `holdfast release keys init` begins one",
         .0.display()
     )]
     Missing(PathBuf),
-    /// A file is not what its name says.
+    /// A file is malformed.
     #[error("{}: {error}", path.display())]
     Malformed {
         /// The file.
@@ -42,7 +42,7 @@ pub enum ReleaseDirError {
         /// What is wrong.
         error: Malformed,
     },
-    /// The key sets do not make a chain.
+    /// The key sets do not form a chain.
     #[error("{}: {error}", path.display())]
     Keys {
         /// The file.
@@ -50,7 +50,7 @@ pub enum ReleaseDirError {
         /// What is wrong.
         error: KeysError,
     },
-    /// A record is not the release's.
+    /// A record does not belong to the release.
     #[error("{}: {error}", path.display())]
     Record {
         /// The file.
@@ -66,7 +66,7 @@ pub enum ReleaseDirError {
         /// What is wrong.
         error: RevocationError,
     },
-    /// Something is there that must not be replaced.
+    /// A file must not be replaced by an older one.
     #[error("{}: {why}; it is left as it is", path.display())]
     Newer {
         /// The file.
@@ -95,7 +95,7 @@ impl ReleaseDir {
         self.path.join(name)
     }
 
-    /// All key sets, checked; their id is the release's.
+    /// All key sets, checked. The id of the chain is the release's.
     ///
     /// # Errors
     /// [`ReleaseDirError`].
@@ -115,7 +115,7 @@ impl ReleaseDir {
         Ok(chain)
     }
 
-    /// The record, checked but for time; `None` before the first is published.
+    /// The record in place, checked except for time; `None` before the first publication.
     ///
     /// # Errors
     /// [`ReleaseDirError`].
@@ -126,7 +126,7 @@ impl ReleaseDir {
         Ok(Some(root))
     }
 
-    /// The certificate, if it was revoked.
+    /// The revocation, if the release was revoked.
     ///
     /// # Errors
     /// [`ReleaseDirError`].
@@ -136,10 +136,11 @@ impl ReleaseDir {
         certificate.verify(id).map(Some).map_err(|error| ReleaseDirError::Revocation { path, error })
     }
 
-    /// Puts what is signed to its places.
+    /// Puts signed files in place.
     ///
     /// # Errors
-    /// [`ReleaseDirError`]: something newer is there, or the disk failed. What was there is whole in any case.
+    /// [`ReleaseDirError`]: something newer is in place, or the disk failed. The directory is a whole release
+    /// in any case.
     pub fn install(&self, finished: &FinishedDraft) -> Result<(), ReleaseDirError> {
         let _lock = self.lock()?;
         let first = finished.keys_are_new && finished.chain.sets().len() == 1;
@@ -170,8 +171,8 @@ impl ReleaseDir {
         Ok(())
     }
 
-    /// Nobody else installs anything meanwhile. Not the directory itself is locked, as it is by who publishes into it,
-    /// for long, while a renewal must not have to wait.
+    /// Locks the directory against other installations. The lock is on `keys`, not on the directory itself:
+    /// that is locked for long by a process that publishes, and a renewal must not have to wait for it.
     fn lock(&self) -> Result<FileLock, ReleaseDirError> {
         let path = self.path.join("keys");
         let failed = |error: io::Error| io_error(&path, error);
@@ -192,7 +193,8 @@ impl ReleaseDir {
         self.put(&name, &form::write(last))
     }
 
-    /// Refuses to replace a record by an older one, or by another of its number, or by one with a shorter life.
+    /// Refuses to replace a record by an older one, by another with the same number, or by one that expires
+    /// earlier.
     fn not_newer(&self, known: Option<&KeyChain>, root: &RootFile) -> Result<(), ReleaseDirError> {
         let Some(known) = known else { return Ok(()) };
         let Some(there) = self.root(known)? else { return Ok(()) };

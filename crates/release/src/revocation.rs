@@ -1,9 +1,9 @@
-//! Revocation: a release that is over for good.
+//! Revocation: a release that must never be used again.
 //!
-//! A certificate proves itself from the id alone (as in the read-only paper's system): it carries the key sets from
-//! the first on, and a statement signed by enough keys of *any* of them. So anybody may carry it anywhere, and it is
-//! honoured wherever it is found; a false one is never honoured. Old key sets may revoke, too: whoever has stolen
-//! them can end the release, but not speak for it.
+//! A certificate can be verified from the id alone (as in the read-only paper's system): it contains the key
+//! sets from the first on, and a statement signed by enough keys of *any* of them. So anybody may distribute
+//! it, and it takes effect wherever it is found; an invalid one never does. Old key sets may revoke too: a
+//! thief of old keys can end the release, but not publish in its name.
 
 use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, KeysError, ReleaseId, SETS_MAX, SignedKeySet, whose};
@@ -19,9 +19,9 @@ pub const REASON_BYTES_MAX: usize = 1024;
 pub struct Statement {
     /// The release that is revoked.
     pub release: ReleaseId,
-    /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
+    /// The reason, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters except line ends.
     pub reason: String,
-    /// The release that takes its place: shown to people, never followed by itself.
+    /// The release that replaces it. It is displayed to people, and never used without their decision.
     pub successor: Option<ReleaseId>,
 }
 
@@ -31,7 +31,7 @@ impl Signable for Statement {
 }
 
 impl Statement {
-    /// Whether it may be signed.
+    /// Checks that the statement obeys the rules.
     ///
     /// # Errors
     /// The first rule that it breaks.
@@ -44,7 +44,7 @@ impl Statement {
     }
 }
 
-/// A revocation certificate, as it lies in a directory or at a mirror. Proves nothing before [`Revocation::verify`].
+/// A revocation certificate as it is stored. It proves nothing before [`Revocation::verify`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Revocation {
     /// The key sets of the release, first to last known.
@@ -63,7 +63,7 @@ impl Kind for Revocation {
     }
 }
 
-/// A release that is over: somebody who may say so has said it.
+/// A release that was revoked by keys that may do so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Revoked {
@@ -89,13 +89,13 @@ impl std::fmt::Display for Revoked {
     }
 }
 
-/// Why a certificate is not honoured.
+/// Why a certificate has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevocationError {
     /// The bytes are not a certificate.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The certificate's key sets are not the release's.
+    /// The certificate's key sets do not belong to the release.
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// The certificate is of another release.
@@ -106,7 +106,7 @@ pub enum RevocationError {
         /// The release that the certificate revokes.
         found: ReleaseId,
     },
-    /// Too few signatures, or false ones.
+    /// There are too few signatures, or invalid ones.
     #[error(transparent)]
     Signatures(#[from] SignatureError),
 }
@@ -115,7 +115,7 @@ impl Revocation {
     /// Checks that it revokes the release `id`.
     ///
     /// # Errors
-    /// [`RevocationError`]: it is not honoured.
+    /// [`RevocationError`]: the certificate has no effect.
     pub fn verify(self, id: ReleaseId) -> Result<Revoked, RevocationError> {
         let Statement { release, .. } = self.statement.value;
         if release != id {
@@ -131,19 +131,19 @@ impl Revocation {
 /// Reads and checks a certificate.
 ///
 /// # Errors
-/// [`RevocationError`]: it is not honoured.
+/// [`RevocationError`]: the certificate has no effect.
 pub fn verify(id: ReleaseId, bytes: &[u8]) -> Result<Revoked, RevocationError> {
     form::read::<Revocation>(bytes)?.verify(id)
 }
 
-/// Whether enough keys of one of the sets have signed, and nobody else.
+/// Checks that enough keys of one of the sets have signed, and no foreign key.
 fn signed_by_any(chain: &KeyChain, statement: &Signed<Statement>) -> Result<(), SignatureError> {
     let sets = || chain.sets().iter().rev().map(|set| &set.value);
     let signers = statement.signers(|key| sets().any(|set: &KeySet| set.role.keys.contains(key)))?;
     if sets().any(|set| set.role.is_met_by(&signers)) {
         return Ok(());
     }
-    // The one that lacks least is the one to tell about.
+    // The error names the set that lacks the fewest signatures.
     let lacking = |set: &KeySet| {
         usize::from(set.role.threshold).saturating_sub(set.role.keys.intersection(&signers).count())
     };

@@ -1,12 +1,12 @@
 //! Sending: a prefix of a bucket becomes a mirror of the release that a directory of this machine has.
 //!
-//! Order, as on a disk: packs, indexes and hints, then older records, new keys, the record, and `root` last; what nobody
-//! needs any more goes after that. So a reader sees the release before or this one, however sending ends; each object is
-//! there whole or not at all, and what was sent is not sent again.
+//! Order, as on a disk: packs, indexes and hints; then older records, new keys and the record; `root` last.
+//! Files that nobody needs any more are removed after that. So a reader sees the release before or this one,
+//! however sending ends. Each object is there whole or not at all, and what was sent is not sent again.
 //!
-//! Invariants: no file named by a digest is sent unless it is what its name says; nothing newer is ever replaced by
-//! something older; nothing is removed that the directory has, that has not been unneeded for a while, or that is no file
-//! of a release.
+//! Invariants: a file named by a digest is sent only if its content has that digest. Nothing newer is
+//! replaced by something older. A file is removed only if it belongs to a release, the directory does not
+//! have it, and it has not been needed for a while.
 
 mod contents;
 mod patient;
@@ -37,13 +37,15 @@ const FOR_EVER: [(&str, &str); 2] =
 const FOR_SECONDS: [(&str, &str); 2] =
     [("cache-control", "public, max-age=10"), ("content-type", "application/octet-stream")];
 
-/// What is sent, and from where.
+/// Options of a transfer.
 pub struct SendOptions<'a> {
-    /// The directory with the release. Nobody may change it meanwhile.
+    /// The directory with the release. It must not change during the transfer.
     pub folder: &'a Path,
-    /// File of this machine in which it is remembered what nobody needs any more, and since when.
+    /// A file of this machine that remembers which files of the bucket are not needed any more, and since
+    /// when.
     pub memory: &'a Path,
-    /// How long that stays, in seconds, for those who still read by an older index.
+    /// How long files that are not needed any more stay, in seconds, for readers that still use an older
+    /// index.
     pub window_s: u64,
     /// Now, in seconds since 1970.
     pub now_s: u64,
@@ -56,7 +58,7 @@ pub struct SendOptions<'a> {
 /// How far a bucket's listing is trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BucketTrust {
-    /// Names and lengths, as it lists them.
+    /// The names and lengths in the listing are trusted.
     Listing,
     /// The listing is not trusted: every file is read, and a damaged one is sent again.
     Content,
@@ -65,28 +67,28 @@ pub enum BucketTrust {
 /// The progress of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Bytes that are sent, and in all.
+    /// Bytes that were sent so far, and bytes in all.
     pub bytes: (u64, u64),
-    /// Whether the bucket does not answer just now.
+    /// Whether the bucket is not answering at the moment.
     pub is_away: bool,
 }
 
 /// The report of a transfer, for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Report {
-    /// Number of the release that is there now.
+    /// Number of the release that the bucket has now.
     pub sequence: u64,
     /// Files that were sent.
     pub files_sent: u64,
     /// The bytes of those files.
     pub bytes_sent: u64,
-    /// Files that were there.
+    /// Files that were there already.
     pub files_there: u64,
-    /// Files of the release before that were not there any more, or not as they should be, and are again.
+    /// Files of the previous release that were missing or damaged and were sent again.
     pub mended: Vec<String>,
-    /// Files that nobody needed any more, and that are gone.
+    /// Files that were not needed any more and were removed.
     pub files_removed: u64,
-    /// Files that nobody needs any more, and that stay for a while.
+    /// Files that are not needed any more and stay for a while.
     pub files_unneeded: u64,
     /// Requests to the bucket.
     pub requests: u64,
@@ -94,10 +96,10 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// Why the bucket has the release that it had.
+/// Why a transfer failed. The bucket has the release that it had before.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The bucket refuses or fails.
+    /// The bucket refused a request or failed.
     #[error(transparent)]
     Bucket(BucketError),
     /// The bucket does not answer, or is overloaded.
@@ -111,10 +113,10 @@ pub enum SendError {
     /// Reading the release directory failed.
     #[error(transparent)]
     Disk(#[from] PublishError),
-    /// The directory is none of a release.
+    /// The directory is not a release directory.
     #[error(transparent)]
     Directory(#[from] ReleaseDirError),
-    /// Nothing was published in the directory yet.
+    /// Nothing has been published in the directory yet.
     #[error("{}: no release is in force there, so there is nothing to send", .0.display())]
     Nothing(PathBuf),
     /// The bucket holds something else.
@@ -125,7 +127,7 @@ pub enum SendError {
         /// What is there.
         why: String,
     },
-    /// The bucket has more than the directory.
+    /// The bucket has a newer state than the directory.
     #[error("{bucket}: {why}; it is left as it is")]
     Behind {
         /// The bucket.
@@ -159,16 +161,16 @@ struct LocalRelease {
     chain: KeyChain,
     root: RootFile,
     named: Vec<NamedFile>,
-    /// Records by number, as they lie there.
+    /// Records by sequence number, as stored in the directory.
     records: BTreeMap<u64, Vec<u8>>,
     revoked: Option<Vec<u8>>,
 }
 
-/// Makes the bucket what the directory is. `progress` is called before each request, from several threads, and says
-/// whether to go on.
+/// Updates the bucket to what the directory has. `progress` is called before each request, from several
+/// threads, and returns whether to go on.
 ///
 /// # Errors
-/// [`SendError`]. Readers see the release that was there.
+/// [`SendError`]. Readers then see the release that was there before.
 pub fn send(
     bucket: &S3,
     options: &SendOptions<'_>,
@@ -218,7 +220,7 @@ pub fn send(
     }
     put(layout::ROOT, &bytes)?;
 
-    // The release is in force; what is not removed now is removed the next time.
+    // The release is in force now. What cannot be removed now is removed next time.
     if let Err(error) = remove(bucket, options, &own, &contents, &steps, &mut report) {
         report.notes.push(format!("files that nobody needs any more are still there: {error}"));
     }
@@ -236,7 +238,7 @@ impl LocalRelease {
         let mut named = Vec::new();
         for kind in ["packs", "index", "hints"] {
             for name in names(&folder.join(kind))? {
-                // Others are of a publisher who was stopped.
+                // Other names belong to a publisher that was stopped.
                 if let Some(digest) = Digest::from_hex(&name) {
                     let path = folder.join(kind).join(&name);
                     let bytes =
@@ -254,7 +256,7 @@ impl LocalRelease {
         Ok(LocalRelease { chain, root, named, records, revoked })
     }
 
-    /// All files that are there, but for keys and the like, which always stay.
+    /// The names of all files of the directory, except keys and the like, which always stay.
     fn names(&self) -> BTreeSet<String> {
         let records = self.records.keys().map(|sequence| layout::record(*sequence));
         self.named.iter().map(|file| file.name.clone()).chain(records).collect()
@@ -276,7 +278,7 @@ fn read(path: &Path) -> Result<Vec<u8>, PublishError> {
     fs::read(path).map_err(|error| PublishError::local(path, &error))
 }
 
-/// An object that may be missing.
+/// An object; `None` if it is missing.
 fn found(bucket: &S3, name: &str) -> Result<Option<Vec<u8>>, BucketError> {
     match bucket.get(name, None) {
         Err(error) if error.is_absent() => Ok(None),
@@ -284,7 +286,7 @@ fn found(bucket: &S3, name: &str) -> Result<Option<Vec<u8>>, BucketError> {
     }
 }
 
-/// The root file that is to be there: the directory's, or with the renewal that is there, if that lasts longer.
+/// The root file to put in place: the directory's, with the bucket's renewal if that lasts longer.
 fn not_older(
     bucket: &S3,
     folder: &Path,
@@ -308,7 +310,7 @@ fn not_older(
     }
 }
 
-/// The files that the bucket's present release needs, as far as its index is in the directory too.
+/// The files that the bucket's present release needs, if its index is in the directory too.
 fn needed(folder: &Path, root: &RootFile) -> BTreeSet<String> {
     let index = read_index(folder, &root.index.digest);
     let packs = index.into_iter().flat_map(|index| index.packs);
@@ -317,7 +319,8 @@ fn needed(folder: &Path, root: &RootFile) -> BTreeSet<String> {
     packs.chain(hints).chain([layout::index(&root.index.digest)]).collect()
 }
 
-/// The files to send: those that the bucket lacks or has in another length, or damaged if its content is checked.
+/// The files to send: those that the bucket lacks or has with another length, and damaged ones if content is
+/// checked.
 fn lacking<'a>(
     bucket: &S3,
     options: &SendOptions<'_>,
@@ -363,7 +366,7 @@ fn send_named(bucket: &S3, folder: &Path, file: &NamedFile, steps: &Steps<'_>) -
     Ok(())
 }
 
-/// Does something for each of these, several at once, until one fails.
+/// Calls `act` for each item, several at once, until one fails.
 fn several<T: Sync>(
     connections: usize,
     all: &[T],
@@ -387,8 +390,8 @@ fn several<T: Sync>(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Removes what the directory does not have: records at once, so that none is ever there without its blocks; files when
-/// nobody has needed them for a while.
+/// Removes what the directory does not have. Records are removed at once, so that none is ever there without
+/// its blocks; files are removed when nobody has needed them for a while.
 fn remove(
     bucket: &S3,
     options: &SendOptions<'_>,
@@ -421,17 +424,17 @@ fn remove(
     memory.write(options.memory).map_err(SendError::from)
 }
 
-/// A signed file that is well formed.
+/// Decodes a signed file; `None` if it is missing or malformed.
 fn parsed<T: Kind>(bytes: Option<&[u8]>) -> Option<T> {
     form::read(bytes?).ok()
 }
 
-/// Whether a record is one of these keys'.
+/// Whether a record is signed with these keys.
 fn is_signed(chain: &KeyChain, file: &RootFile) -> bool {
     authenticate(chain, file).is_ok()
 }
 
-/// The release of a first key set.
+/// The release that a first key set defines.
 fn id_of(set: &crate::keys::SignedKeySet) -> ReleaseId {
     use crate::signing::Signable;
     ReleaseId(set.value.digest())

@@ -1,16 +1,16 @@
 //! `holdfast release serve`: a small, fast web server for the files of one release (the paper's `sfsrosd`).
 //!
-//! It holds no secret and understands nothing of what it serves; clients check every byte. What it answers for is that
-//! it serves the release and nothing else of the machine, and that nobody can make it spend more than its bounds:
-//! connections, memory for each of them, and time for those who do nothing or next to nothing.
+//! The server holds no secret and does not interpret what it serves; clients check every byte. It guarantees
+//! that it serves nothing of the machine but the release, and that no client can exceed its bounds on
+//! connections, memory for each of them, and time for idle or slow ones.
 //!
 //! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range; `root` is the paper's `getfsinfo`.
 //! - `GET` and `HEAD` of `object/ADDRESS`: a stored block, found through the index; the paper's `getdata`.
-//! - `POST` of `objects`: addresses, 32 bytes each, at most 64; the answer is frames as in a [`crate::pack`], of as many
-//!   of these blocks as have room, at least one. Blocks of this release that lie at its origin are fetched from there, if
-//!   the server was given a key for it ([`crate::origin`]); no others are.
-//! - `POST` of `paths`: paths, a NUL between each two, at most 256 and 16 KiB; the answer is frames as in a
-//!   [`crate::pack`], of blocks that their look-up needs, as far as the release's [`crate::hints`] know.
+//! - `POST` of `objects`: at most 64 addresses of 32 bytes; the answer is frames as in a [`crate::pack`], of
+//!   as many of these blocks as fit, at least one. Blocks of this release that are at its origin are fetched
+//!   from there, if the server was given a key for it ([`crate::origin`]). Other blocks are never fetched.
+//! - `POST` of `paths`: at most 256 paths and 16 KiB, separated by NUL; the answer is frames as in a
+//!   [`crate::pack`], of blocks that looking them up needs, as far as the release's [`crate::hints`] say.
 
 pub(crate) mod answer;
 mod files;
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Requests to the origin at once: fewer than threads that wait for the disk.
+/// Most requests to the origin at once: fewer than there are threads that wait for the disk.
 const ORIGIN_REQUESTS_MAX: usize = 8;
 
 /// The directory and limits of a server.
@@ -43,14 +43,14 @@ pub struct ServeConfig {
     pub listen: SocketAddr,
     /// The bounds of the web server.
     pub limits: Limits,
-    /// How much memory is used for small files and blocks, half of it for each.
+    /// Bytes of memory for small files and for blocks, half for each.
     pub cache_bytes_max: u64,
-    /// The origin of the release, for data that lies in no pack.
+    /// The origin of the release, for blocks that are in no pack.
     pub origin: Option<Arc<Origin>>,
 }
 
 impl ServeConfig {
-    /// The limits of a large server, and 64 MiB.
+    /// A configuration with the limits of a large server and 64 MiB of cache.
     pub fn new(directory: PathBuf, listen: SocketAddr) -> ServeConfig {
         ServeConfig { directory, listen, limits: Limits::LARGE, cache_bytes_max: 64 << 20, origin: None }
     }
@@ -67,7 +67,7 @@ pub enum ServeError {
         /// What the system reports.
         error: io::Error,
     },
-    /// There is no `root` in it.
+    /// The directory has no `root`.
     #[error("{directory} holds no release: it has no file '{file}'", directory = .directory.display(), file = crate::layout::ROOT)]
     NoRelease {
         /// The directory.
@@ -86,7 +86,7 @@ pub enum ServeError {
     System(io::Error),
 }
 
-/// A server that listens already.
+/// A server that is listening, but not serving yet.
 pub struct Server {
     site: Arc<ServeState>,
     server: HttpServer,
@@ -125,7 +125,7 @@ impl Server {
         self.server.local_address()
     }
 
-    /// Serves until `until` is done, and then a little longer, so that answers under way arrive.
+    /// Serves until `until` completes, and then a little longer, so that answers under way can be finished.
     ///
     /// # Errors
     /// [`ServeError::System`].

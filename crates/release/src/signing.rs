@@ -1,8 +1,8 @@
-//! Values that several keys sign, and how many of them must.
+//! Values that several keys sign, with the number of keys that must.
 //!
-//! Invariant: a value counts as signed only if *every* signature it carries is good and by a key that may sign it,
-//! and enough of them do. So nothing can be added to a file or changed in it without its being refused. Signatures
-//! are a map from key to signature, so one key cannot sign twice.
+//! Invariant: a value counts as signed only if *every* signature it carries is correct and by a key that may
+//! sign it, and there are enough of them. So if anything in a file is changed or added, it is refused.
+//! Signatures are a map from key to signature, so one key cannot sign twice.
 
 use crate::form::{FORMAT, RuleViolation};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most keys of one role.
 pub const KEYS_MAX: usize = 16;
 
-/// Something that is signed.
+/// A value that can be signed.
 pub trait Signable: BorshSerialize {
-    /// Sets its signatures apart from all others.
+    /// Separates its signatures from those of other kinds.
     const DOMAIN: Domain;
     /// The name of the kind in messages.
     const WHAT: &'static str;
@@ -34,17 +34,17 @@ pub trait Signable: BorshSerialize {
     }
 }
 
-/// Keys, and how many of them must sign.
+/// A set of keys, and how many of them must sign.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Role {
     /// The keys that may sign: 1 to [`KEYS_MAX`].
     pub keys: BTreeSet<PublicKey>,
-    /// How many must, at least 1.
+    /// How many of them must sign, at least 1.
     pub threshold: u16,
 }
 
 impl Role {
-    /// Whether the numbers make sense.
+    /// Checks the numbers of keys and of needed signatures.
     ///
     /// # Errors
     /// The first rule that it breaks.
@@ -65,10 +65,10 @@ impl Role {
     }
 }
 
-/// Why signatures do not make a value believed.
+/// Why a value does not count as signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// A key signed that may not.
+    /// A key has signed that may not.
     #[error("the {what} is signed by a key that may not sign it: {}", keyfile::fingerprint(signer))]
     Stranger {
         /// The kind of value that is signed.
@@ -76,7 +76,7 @@ pub enum SignatureError {
         /// The key that is said to have signed.
         signer: PublicKey,
     },
-    /// A signature is false: the value or the signature was altered, or forged.
+    /// A signature is invalid: the value or the signature was altered or forged.
     #[error(
         "the {what} does not fit the signature of {}: it was altered or forged",
         keyfile::fingerprint(signer)
@@ -104,7 +104,7 @@ pub enum SignatureError {
     },
 }
 
-/// Keys in words, in brackets; nothing for none.
+/// The fingerprints of keys, in brackets; empty if there are none.
 fn named(keys: &[PublicKey]) -> String {
     match keys {
         [] => String::new(),
@@ -112,7 +112,7 @@ fn named(keys: &[PublicKey]) -> String {
     }
 }
 
-/// A value with signatures that nobody has checked.
+/// A value with signatures that have not been checked.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Signed<T> {
     /// The signed value.
@@ -130,19 +130,19 @@ impl<T: Signable> Signed<T> {
     /// Adds a signature.
     ///
     /// # Errors
-    /// Whoever keeps the key does not sign.
+    /// The holder of the key refuses or fails to sign.
     pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<(), SignError> {
         let signature = key.try_sign(T::DOMAIN, &self.value.signed_bytes())?;
         self.signatures.insert(key.public(), signature);
         Ok(())
     }
 
-    /// The keys that have signed, if every signature is good and by a key that `may` sign.
+    /// The keys that have signed, if every signature is correct and by a key that `may` sign.
     ///
     /// # Errors
     /// [`SignatureError::Stranger`], [`SignatureError::False`].
     pub fn signers(&self, may: impl Fn(&PublicKey) -> bool) -> Result<BTreeSet<PublicKey>, SignatureError> {
-        // Strangers first: a signature is only looked into when somebody known is said to have made it.
+        // Foreign keys are refused first, so that only signatures of permitted keys are verified.
         if let Some(signer) = self.signatures.keys().find(|signer| !may(signer)) {
             return Err(SignatureError::Stranger { what: T::WHAT, signer: *signer });
         }
@@ -155,7 +155,8 @@ impl<T: Signable> Signed<T> {
         Ok(self.signatures.keys().copied().collect())
     }
 
-    /// Checks that nobody but these roles signed and that each of them signed enough. Each has a name for messages.
+    /// Checks that only keys of these roles have signed, and enough of each role. Roles have names for
+    /// messages.
     ///
     /// # Errors
     /// [`SignatureError`].

@@ -1,4 +1,4 @@
-//! A release's tree, read through verified blocks.
+//! The tree of a release, read through verified blocks.
 
 use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{BlockSource, Content, ContentError, Inode, InodeKind, Misuse, Reference, file};
@@ -28,9 +28,9 @@ pub struct Node {
 pub enum PathLookup {
     /// The path leads to a file or directory.
     Node(Node),
-    /// To nothing: the directory that should have the name provably has not, or is none.
+    /// The path leads to nothing: its parent provably has no such name, or is not a directory.
     Nothing,
-    /// Out of the tree, by a symbolic link to an absolute path or above the root.
+    /// The path leads out of the tree, through a symbolic link that is absolute or leads above the root.
     Outside,
 }
 
@@ -40,7 +40,7 @@ impl Tree {
         Tree { source, root }
     }
 
-    /// The root directory's inode.
+    /// The reference to the root directory's inode.
     pub fn reference(&self) -> Reference {
         self.root
     }
@@ -60,10 +60,10 @@ impl Tree {
         Ok(Node { inode: Arc::new(inode), link: None })
     }
 
-    /// The file of a name in a directory; `None` proves that there is no such name.
+    /// The file with a name in a directory; `None` proves that there is no such name.
     ///
     /// # Errors
-    /// [`ContentError`]: a block could not be had or is malformed; `directory` is none.
+    /// [`ContentError`]: a block is unavailable or malformed, or `directory` is not a directory.
     pub fn child(&self, directory: &Node, name: &[u8]) -> Result<Option<Node>, ContentError> {
         let root = catalog::directory_root(&directory.inode)?;
         let Some(entry) = catalog::lookup(&*self.source, &root, name)? else { return Ok(None) };
@@ -79,7 +79,7 @@ impl Tree {
         Ok(Node { inode: Arc::new(entry.into_inode(&*self.source)?), link })
     }
 
-    /// At most `limit` names of a directory after `after`, in order of bytes.
+    /// At most `limit` names of a directory that come after `after`, in byte order.
     ///
     /// # Errors
     /// [`ContentError`].
@@ -101,10 +101,10 @@ impl Tree {
         file::read(&*self.source, &node.inode, offset, length)
     }
 
-    /// Where a path leads, following symbolic links, that at its end too if `follow`.
+    /// Follows a path and its symbolic links; a link at its end only if `follow`.
     ///
     /// # Errors
-    /// [`ContentError`]; a circle of links is [`Misuse`].
+    /// [`ContentError`]; a loop of links is [`Misuse`].
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<PathLookup, ContentError> {
         let mut rest: Vec<Vec<u8>> = components(path);
         rest.reverse();
@@ -141,7 +141,7 @@ impl Tree {
     }
 }
 
-/// The names of a path; `.` and empty ones are left out.
+/// The components of a path, without `.` and empty ones.
 pub fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/');
     names.filter(|name| !matches!(name, [] | [b'.'])).map(<[u8]>::to_vec).collect()

@@ -1,5 +1,5 @@
-//! What a client remembers of a release: the keys it has followed, the highest record, the time of what it has seen,
-//! every record it has accepted, and that the release was revoked.
+//! What a client remembers of a release: the key sets it has followed, the highest record, the latest time it
+//! has seen, every record it has accepted, and whether the release is revoked.
 //!
 //! ```text
 //! ID/                                 one folder a release, only its owner may look into it
@@ -10,11 +10,12 @@
 //!   revoked                           the certificate, once one was seen
 //! ```
 //!
-//! Invariants: what is remembered only grows (more key sets, higher sequence, later time), also when several
-//! processes use it at once; it is durable before a record counts as accepted; a damaged file is an error, never
-//! taken for an empty one. The archive is written before the state, so a record that the state names is there.
+//! Invariants: what is remembered only grows (more key sets, higher sequence, later time), even if several
+//! processes use it at once. It is durable before a record counts as accepted. A damaged file is an error and
+//! never taken for an empty one. The archive is written before the state, so a record that the state names is
+//! in the archive.
 //!
-//! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
+//! Attack answered: a mirror that offers a client an older state than it, or another mirror, offered before.
 
 use crate::accept::{Accepted, ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
 use crate::form::{self, Kind, RuleViolation};
@@ -30,9 +31,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Most records that are kept; those of the lowest sequences go first.
+/// Most records in the archive. Beyond that, those of the lowest sequences are removed.
 pub const ARCHIVE_MAX: usize = 1000;
-/// Most files kept as evidence; the first ones stay.
+/// Most files of evidence. Beyond that, no more are added.
 const EVIDENCE_MAX: usize = 100;
 const DIGEST_BYTES: usize = 32;
 
@@ -53,15 +54,15 @@ impl Kind for TrustState {
     }
 }
 
-/// Why something is not accepted, or not remembered.
+/// Why something is not accepted or not remembered.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The record does not count.
+    /// The record is refused.
     #[error("{refusal}{}", kept(evidence))]
     Refused {
         /// The reason.
         refusal: Refusal,
-        /// Where proof of it is kept for others, if it proves something.
+        /// The file with proof for others, if the refusal proves something.
         evidence: Option<PathBuf>,
     },
     /// The key sets are refused.
@@ -69,13 +70,13 @@ pub enum TrustError {
     Keys {
         /// The reason.
         error: KeysError,
-        /// Where proof of it is kept for others, if it proves something.
+        /// The file with proof for others, if the refusal proves something.
         evidence: Option<PathBuf>,
     },
     /// The release was revoked.
     #[error("{0}")]
     Revoked(Revoked),
-    /// The file that this machine remembers the release by is damaged.
+    /// The file with what this machine remembers of the release is damaged.
     #[error(
         "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or remove \
          it, if you accept that {price}",
@@ -111,13 +112,13 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> TrustError {
     move |error| TrustError::Io { path, error }
 }
 
-/// The record that was in force at some time, as far as this machine has seen.
+/// The record that was in force at some time, according to what this machine has seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RecordInForce {
-    /// The file as it was accepted. Its record is the release's.
+    /// The root file as it was accepted. Its record is signed by the release's keys.
     pub file: RootFile,
-    /// From when to when its last renewal counted. The time asked for may be after it.
+    /// The period for which its last renewal was valid. The time asked for may be later.
     pub validity: Validity,
 }
 
@@ -129,7 +130,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// The memory of the release `id`, in the folder of that name in `base`. Both are made if they are not there.
+    /// Opens the memory of the release `id`: the folder of that name in `base`. Both are created if missing.
     ///
     /// # Errors
     /// [`TrustError::Io`].
@@ -141,7 +142,7 @@ impl Trust {
         Ok(Trust { directory, id })
     }
 
-    /// Which release.
+    /// The release that this memory is about.
     pub fn id(&self) -> ReleaseId {
         self.id
     }
@@ -151,7 +152,7 @@ impl Trust {
         &self.directory
     }
 
-    /// The key sets as far as they were followed; `None` before the first.
+    /// The key sets as far as they were followed; `None` before any were seen.
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
@@ -160,7 +161,7 @@ impl Trust {
         Ok(self.load()?.map(|(chain, _)| chain))
     }
 
-    /// The highest record; `None` before the first.
+    /// The highest record seen; `None` before any was seen.
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
@@ -169,10 +170,10 @@ impl Trust {
         Ok(self.load()?.and_then(|(_, seen)| seen))
     }
 
-    /// Remembers key sets. Returns all that are known, which may be more.
+    /// Remembers key sets. Returns all that are remembered, which may be more.
     ///
     /// # Errors
-    /// [`TrustError::Keys`] if they are not the ones seen first; nothing is changed then.
+    /// [`TrustError::Keys`] if they contradict the ones seen first; nothing is changed then.
     pub fn learn(&self, chain: &KeyChain) -> Result<KeyChain, TrustError> {
         let _lock = self.lock()?;
         let (chain, seen, changed) = self.load_with(chain)?;
@@ -182,11 +183,11 @@ impl Trust {
         Ok(chain)
     }
 
-    /// Decides whether the record of `file` counts, and remembers it if it does.
+    /// Decides whether the record of `file` is in force, and remembers it if so.
     ///
     /// # Errors
-    /// [`TrustError::Refused`], [`TrustError::Keys`], [`TrustError::Revoked`]: nothing but evidence is written then.
-    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    /// [`TrustError::Refused`], [`TrustError::Keys`], [`TrustError::Revoked`]: nothing but evidence is
+    /// written then. [`TrustError::Damaged`], [`TrustError::Io`].
     pub fn accept(
         &self,
         chain: &KeyChain,
@@ -225,8 +226,8 @@ impl Trust {
         Ok(accepted)
     }
 
-    /// The record that was in force at `time_s`: of those that this machine has accepted, the highest that was
-    /// signed by then. `None` if there is none.
+    /// The record that was in force at `time_s`: the highest that this machine has accepted and that was
+    /// issued at or before that time. `None` if there is none.
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
@@ -259,7 +260,7 @@ impl Trust {
         Ok(None)
     }
 
-    /// Whether a certificate was seen that revokes the release.
+    /// The certificate that revokes the release, if one was seen.
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
@@ -271,7 +272,7 @@ impl Trust {
     /// Remembers for good that the release is revoked, if the certificate says so.
     ///
     /// # Errors
-    /// `Ok(Err(...))` if the certificate is not to be honoured; else [`TrustError::Io`].
+    /// `Ok(Err(...))` if the certificate is not valid; else [`TrustError::Io`].
     pub fn revoke(
         &self,
         certificate: &[u8],
@@ -286,7 +287,8 @@ impl Trust {
         Ok(Ok(revoked))
     }
 
-    /// Keeps what proves something to others. Returns the folder, or `None` if there is enough already.
+    /// Stores a file that proves something to others. Returns the folder, or `None` if there are
+    /// 100 already.
     ///
     /// # Errors
     /// [`TrustError::Io`].
@@ -303,7 +305,8 @@ impl Trust {
         Ok(Some(folder))
     }
 
-    /// Keeps a key set that forks the succession beside the one that is known, and makes an error of it.
+    /// Stores as evidence a key set that forks the succession, and the one known before. Returns the error
+    /// for that.
     pub(crate) fn forked(&self, error: KeysError, found: &SignedKeySet) -> TrustError {
         let KeysError::Forked { number, known, .. } = error else {
             return TrustError::Keys { error, evidence: None };
@@ -324,13 +327,13 @@ impl Trust {
         }
     }
 
-    /// Keeps both records if they prove that whoever holds the keys has signed two of one number.
+    /// Stores both records if they prove that the holder of the keys has signed two with one sequence number.
     fn prove(&self, refusal: &Refusal, shown: &RootFile) -> Result<Option<PathBuf>, TrustError> {
         let Refusal::Equivocation { sequence, seen, shown: digest } = refusal else { return Ok(None) };
         self.keep_both((*sequence, seen), (*sequence, digest), shown)
     }
 
-    /// Keeps a record that was seen before, and one that contradicts it.
+    /// Stores a record that was seen before and one that contradicts it.
     fn keep_both(
         &self,
         seen: (u64, &Digest),
@@ -371,7 +374,7 @@ impl Trust {
             let name = entry.file_name();
             let sequence =
                 name.to_str().and_then(|name| name.split_once('-')).and_then(|(sequence, digest)| {
-                    // A file that was not finished has a longer name.
+                    // The name of an unfinished file is longer.
                     let finished = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
                     sequence.parse().ok().filter(|_| finished)
                 });
@@ -409,7 +412,7 @@ impl Trust {
         }
     }
 
-    /// The remembered state with these key sets merged in, and whether that added any.
+    /// The remembered state with these key sets merged in, and whether the merge added any.
     fn load_with(&self, chain: &KeyChain) -> Result<(KeyChain, Option<HighestRecord>, bool), TrustError> {
         let Some((mut known, seen)) = self.load()? else { return Ok((chain.clone(), None, true)) };
         let before = known.sets().len();

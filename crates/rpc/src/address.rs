@@ -225,7 +225,8 @@ mod tests {
         }
     }
 
-    /// Proves: addresses of block servers are read and printed back, with a port of their own, and nothing else passes.
+    /// Proves: addresses of block servers are read and printed back, with a port of their own, and nothing
+    /// else passes.
     #[test]
     fn block_servers_have_addresses() {
         let key = "cd".repeat(32);

@@ -46,7 +46,8 @@ fn kib(bytes: usize) -> u32 {
 mod tests {
     use super::*;
 
-    /// Proves: shares are given back, in part or whole, and an oversized request is clamped and does not wait for ever.
+    /// Proves: shares are given back, in part or whole, and an oversized request is clamped and does not wait
+    /// for ever.
     #[test]
     fn shares_return() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

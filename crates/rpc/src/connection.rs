@@ -63,9 +63,9 @@ impl Lane {
     }
 }
 
-/// A tree of more bytes than this may hold up others.
+/// A tree of more bytes than this may delay other replies, so it travels in bulk.
 const TREE_BYTES_SMALL: u32 = 256 << 10;
-/// Times where a file system's address names several servers.
+/// Times that apply if a file system's address names several servers.
 const SEVERAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 const SEVERAL_CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 const SEVERAL_PING_AFTER: Duration = Duration::from_secs(2);
@@ -132,9 +132,9 @@ pub struct ConnectionOptions {
     pub pause_first: Duration,
     /// Longest pause between attempts.
     pub pause_max: Duration,
-    /// A server silent for this long is pinged.
+    /// A server that has been silent for this long is pinged.
     pub ping_after: Duration,
-    /// A link on which nothing has moved for this long is given up.
+    /// A link on which nothing has moved for this long is closed.
     pub dead_after: Duration,
     /// The transport of the links.
     pub transport: Transport,
@@ -169,7 +169,7 @@ impl ConnectionOptions {
 /// Everything needed to make a [`Connection`].
 #[derive(Clone, Debug)]
 pub struct Connector {
-    /// The device's key: the client is known by it.
+    /// The device's key, which identifies the client.
     pub key: Arc<dyn KeyHolder>,
     /// Addresses of the server, in order of preference.
     pub addresses: Vec<ServerAddress>,
@@ -178,7 +178,7 @@ pub struct Connector {
     pub expected: Option<ServerProof>,
     /// The only key that the server may have; `None`: any that `expected` allows.
     pub server_key: Option<PublicKey>,
-    /// The file system in the greeting if nothing is `expected`: a server that does not have it is skipped.
+    /// The file system in the greeting if nothing is `expected`: servers that do not have it are skipped.
     pub requested: Option<Digest>,
     /// Limits and time-outs.
     pub options: ConnectionOptions,
@@ -299,7 +299,7 @@ impl Drop for Owner {
 
 struct Inner {
     config: Arc<rustls::ClientConfig>,
-    /// Made when first wanted; `None` if the system gives none.
+    /// Made when first needed; `None` if the system cannot make one.
     quic: OnceLock<Option<Quic>>,
     sockets: Arc<dyn Sockets>,
     addresses: Vec<ServerAddress>,
@@ -357,7 +357,7 @@ impl Connection {
         self.call_on(Lane::of(&request), request, deadline).await
     }
 
-    /// As [`Connection::call`], for threads outside any runtime; blocks.
+    /// Like [`Connection::call`], for threads outside any runtime; blocks.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -368,7 +368,7 @@ impl Connection {
         self.0.inner.handle.block_on(self.call(request, deadline))
     }
 
-    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off`, which is called every
+    /// Like [`Connection::call_blocking`], but gives up as soon as `is_called_off`, which is called every
     /// `glance`, returns true.
     ///
     /// # Errors
@@ -430,10 +430,10 @@ impl Connection {
         collect_blocks(&request, response, async |rest| inner.call_once(lane, &rest, deadline).await).await
     }
 
-    /// Sends a request that is encoded already, and returns its answer as it came, unless it is a refusal;
-    /// otherwise like [`Connection::call_on`]. What does not fit into one answer is not requested again.
-    /// `is_idempotent`: whether the request may be sent twice. With the answer comes the request's number on
-    /// its link, by which the server's log calls it.
+    /// Sends a request that is encoded already, and returns its answer undecoded, unless it is a refusal;
+    /// otherwise like [`Connection::call_on`]. If blocks do not fit into one answer, the rest is not
+    /// requested again. `is_idempotent`: whether the request may be sent twice. The request's number on its
+    /// link, which the server's log contains, is returned with the answer.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -449,7 +449,7 @@ impl Connection {
         inner.exchange(lane, request, is_idempotent, Instant::now() + deadline).await
     }
 
-    /// As [`Connection::wait_until_connected`], for tasks.
+    /// Like [`Connection::wait_until_connected`], for tasks.
     ///
     /// # Errors
     /// As [`Connector::connect`].
@@ -515,8 +515,8 @@ impl Connection {
         traffic
     }
 
-    /// The estimate of the link from its own traffic; `None` before the first greeting. Cheap. It is kept
-    /// when the link is lost, since the next one is probably similar.
+    /// The estimate of the link from its own traffic; `None` before the first greeting. Cheap. It stays after
+    /// the link is lost, since the next link is probably similar.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         let inner = &self.0.inner;
         let lanes = inner.lanes.each_ref().map(|lane| match &*lane.state.borrow() {
@@ -556,7 +556,8 @@ impl Inner {
         decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))
     }
 
-    /// Sends one request and returns its answer as it came, with the number it had on its link; a refusal is an error.
+    /// Sends one request and returns its answer undecoded, with the request's number on its link; a refusal
+    /// is an error.
     async fn exchange(
         self: &Arc<Self>,
         lane: Lane,
@@ -581,7 +582,7 @@ impl Inner {
                 Err(ExchangeError::Deadline { maybe_sent }) => return Err(RpcError::Deadline { maybe_sent }),
             };
             match refusal(&answer)? {
-                // Nothing was taken: trying again later is harmless for any request.
+                // The server did not take the request, so trying again later is harmless for any request.
                 Some(error @ ServerError::Busy) => match pauses.next() {
                     Some(pause) if Instant::now() + pause < deadline => {
                         tokio::time::sleep(jittered(pause)).await;
@@ -675,7 +676,7 @@ impl Inner {
         self.dial_from(self.preferred.load(Ordering::Relaxed), 0).await
     }
 
-    /// Tries the addresses in turn, from `first` on but for so many.
+    /// Tries the addresses in turn from `first` on, leaving out the first `skipped` of them.
     async fn dial_from(&self, first: usize, skipped: usize) -> Result<GreetedConnection, RpcError> {
         let mut worst: Option<RpcError> = None;
         for offset in skipped..self.addresses.len() {
@@ -687,7 +688,7 @@ impl Inner {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(greeted);
                 }
-                // An answer of a server is a better error than that another could not be reached.
+                // A server's answer is a more useful error than that another server could not be reached.
                 Err(error) if worst.as_ref().is_none_or(RpcError::is_transient) => worst = Some(error),
                 Err(_) => {}
             }
@@ -772,7 +773,8 @@ impl Inner {
         }
     }
 
-    /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be better.
+    /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be
+    /// better.
     async fn reconsider(inner: Weak<Self>, address: ServerAddress, link: Weak<Link>) {
         loop {
             tokio::time::sleep(RECONSIDER_EVERY).await;
@@ -875,7 +877,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The refusal that an answer is, without decoding any other.
+/// Decodes an answer only if it is a refusal.
 fn refusal(answer: &[u8]) -> Result<Option<ServerError>, RpcError> {
     static FIRST_BYTE: OnceLock<u8> = OnceLock::new();
     let first = FIRST_BYTE.get_or_init(|| encode(&Response::Error(ServerError::Busy))[0]);

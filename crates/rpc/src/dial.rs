@@ -1,4 +1,5 @@
-//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file system.
+//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file
+//! system.
 
 use crate::address::ServerAddress;
 use crate::connection::ServerProof;
@@ -41,16 +42,16 @@ pub(crate) enum Carrier {
 pub(crate) struct Dialer<'a> {
     pub(crate) address: &'a ServerAddress,
     pub(crate) expected: Option<&'a ServerProof>,
-    /// The file system named in the greeting where nothing is expected.
+    /// The file system named in the greeting if nothing is expected.
     pub(crate) requested: Option<Digest>,
-    /// The only key that it may have.
+    /// The only key that the server may have.
     pub(crate) only_key: Option<PublicKey>,
     /// An attempt ends within about this time.
     pub(crate) patience: Duration,
     pub(crate) sockets: &'a dyn Sockets,
 }
 
-/// QUIC's lead over TCP where both are tried and QUIC is known to be better.
+/// How long QUIC is tried before TCP, where both are tried and QUIC is known to be better.
 const LEAD: Duration = Duration::from_secs(1);
 
 impl Dialer<'_> {

@@ -21,7 +21,8 @@ pub struct LinkEstimate {
 
 /// A frame on a link of unknown or high rate.
 const FRAME_BYTES_FAST: u64 = 4 << 20;
-/// A smaller frame saves nothing: its overhead and the server's work for it begin to count.
+/// The smallest frame: smaller ones save nothing, because their overhead and the server's work for them begin
+/// to count.
 const FRAME_BYTES_MIN: u64 = 16 << 10;
 
 impl LinkEstimate {
@@ -70,9 +71,9 @@ pub(crate) struct CounterReading {
 
 /// Share of a new observation in a smoothed rate.
 const NEW_SHARE: f64 = 0.3;
-/// Fewer bytes than this say nothing about a rate.
+/// A measurement of fewer bytes says nothing about a rate.
 const BYTES_MIN: u64 = 8 << 10;
-/// Nor does a shorter time.
+/// A measurement of a shorter time says nothing about a rate.
 const TIME_MIN: Duration = Duration::from_millis(4);
 /// A measurement of sending takes at least this long: what is sent at its start is queued, not transferred.
 const SENDING_MIN: Duration = Duration::from_millis(200);
@@ -116,13 +117,14 @@ impl Rate {
 }
 
 impl Meter {
-    /// A round trip was timed; used until the transport's own figure is known.
+    /// Notes a measured round trip; it is used until the transport reports one.
     pub(crate) fn round_trip(&mut self, rtt: Duration) {
         self.rtt.get_or_insert(rtt);
         self.rtt_min = Some(self.rtt_min.map_or(rtt, |least| least.min(rtt)));
     }
 
-    /// A look at the transport's counters at `now`. `sending`: whether a large message is on its way out.
+    /// Processes a reading of the transport's counters at `now`. `sending`: whether a large message is being
+    /// sent.
     pub(crate) fn look(&mut self, now: Duration, reading: CounterReading, sending: bool) {
         if !reading.rtt.is_zero() {
             self.rtt = Some(reading.rtt);
@@ -156,7 +158,7 @@ impl Meter {
         self.last = Some(reading);
     }
 
-    /// Notes that the start of a large message came at `now`: the rest comes as fast as the link allows.
+    /// Notes at `now` that the start of a large message arrived: the rest arrives as fast as the link allows.
     pub(crate) fn expect(&mut self, now: Duration) {
         self.window = Some((now, 0));
     }
@@ -172,7 +174,7 @@ impl Meter {
         }
     }
 
-    /// The message is complete.
+    /// Notes that the message is complete.
     pub(crate) fn complete(&mut self, now: Duration) {
         if let Some((start, sum)) = self.window.take() {
             // Less than a fraction of a window is mostly what the kernel had gathered before we looked.
@@ -184,7 +186,7 @@ impl Meter {
     }
 
     /// Most bytes that should be unacknowledged, so that a small message after them waits no longer than
-    /// about `queue`; `None` while too little is known of the link.
+    /// about `queue`; `None` while too little was measured.
     pub(crate) fn unsettled_max(&self, queue: Duration) -> Option<u64> {
         let (rate, rtt) = (self.sent.0?, self.rtt_min?);
         Some((rate * (rtt + queue).as_secs_f64()) as u64)

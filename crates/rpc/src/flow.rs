@@ -131,7 +131,7 @@ impl Flow {
         }
     }
 
-    /// A small request was answered after `rtt`.
+    /// Notes that a small request was answered after `rtt`.
     pub(crate) fn round_trip(&self, rtt: Duration) {
         self.meter.lock().round_trip(rtt);
     }
@@ -143,14 +143,14 @@ impl Flow {
         }
     }
 
-    /// The message is complete.
+    /// Notes that the message is complete.
     pub(crate) fn complete(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.meter.lock().complete(self.start.elapsed());
         }
     }
 
-    /// The peer is admitted: it may send more than a stranger before its data is read.
+    /// Notes that the peer is admitted: it may send more than a stranger before its data is read.
     pub(crate) fn widen(&self) {
         if let Some(Gauge::Quic(connection)) = &self.gauge {
             quic::widen(connection);
@@ -201,7 +201,7 @@ impl Flow {
         Ok(())
     }
 
-    /// A payload of `bytes` is about to be written.
+    /// Notes that a payload of `bytes` is about to be written.
     pub(crate) fn begin(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.sending.store(true, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Flow {
         }
     }
 
-    /// The message is written.
+    /// Notes that the message is written.
     pub(crate) fn end(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.sending.store(false, Ordering::Relaxed);

@@ -138,7 +138,8 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    /// Proves: a length over the limit, under the minimum, or the reserved id is refused from the header alone.
+    /// Proves: a length over the limit, under the minimum, or the reserved id is refused from the header
+    /// alone.
     #[test]
     fn bad_headers_are_refused() {
         let limit = 100;

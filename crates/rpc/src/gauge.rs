@@ -153,7 +153,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// Proves: the kernel's counters of a live connection are found, for both families, and count what was sent.
+    /// Proves: the kernel's counters of a live connection are found, for both families, and count what was
+    /// sent.
     #[test]
     fn the_kernel_answers() {
         for address in ["127.0.0.1:0", "[::1]:0"] {

@@ -1,4 +1,4 @@
-//! Why a handshake brought no peer.
+//! Why a handshake did not identify a peer.
 
 use quinn::ConnectionError;
 use std::io;
@@ -9,12 +9,12 @@ pub(crate) enum PeerKeyError {
     /// It speaks another application protocol than this one.
     #[error("it does not speak {0}")]
     OtherProtocol(String),
-    /// It has shown something else than a key as Holdfast has them.
+    /// Its key is not of the kind that Holdfast uses.
     #[error("it has no Ed25519 raw public key")]
     NoKey,
 }
 
-/// Why the handshake of a connection that came in was not completed.
+/// Why the handshake of an incoming connection was not completed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// Peer: it took too long.
@@ -26,10 +26,10 @@ pub(crate) enum HandshakeError {
     /// Peer or medium: QUIC failed.
     #[error(transparent)]
     Quic(#[from] ConnectionError),
-    /// Peer: what it lacks.
+    /// Peer: it lacks something.
     #[error(transparent)]
     Key(#[from] PeerKeyError),
-    /// The back end did not take it.
+    /// The back end did not accept the connection.
     #[error("nobody was introduced")]
     NotIntroduced,
 }

@@ -105,7 +105,8 @@ impl Link {
         link
     }
 
-    /// Sends one request and waits for its answer until `deadline`. With it comes the request's number on this link.
+    /// Sends one request and waits for its answer until `deadline`. With it comes the request's number on
+    /// this link.
     pub(crate) async fn exchange(
         &self,
         payload: Bytes,

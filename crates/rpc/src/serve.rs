@@ -86,7 +86,7 @@ impl Limits {
     }
 }
 
-/// One authenticated connection, with whatever the service keeps about it.
+/// One authenticated connection, with the service's state of it.
 #[derive(Debug)]
 pub struct Session<T> {
     /// Number of the connection since the server started, for logs.
@@ -95,7 +95,7 @@ pub struct Session<T> {
     pub peer: PublicKey,
     /// The peer's address.
     pub address: SocketAddr,
-    /// Whether this process knows the address itself, or only from a front end.
+    /// Whether this process has determined the address itself, rather than a front end.
     pub address_is_sure: bool,
     /// The service's state of this session.
     pub state: T,

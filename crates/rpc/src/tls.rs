@@ -21,7 +21,8 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The application protocol (ALPN). Its number changes only with the framing; messages have their own version.
+/// The application protocol (ALPN). Its number changes only with the framing; messages have their own
+/// version.
 pub(crate) const ALPN: &[u8] = b"holdfast/1";
 
 /// Start of every Ed25519 SubjectPublicKeyInfo (RFC 8410).

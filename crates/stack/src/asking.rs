@@ -1,24 +1,25 @@
-//! Asking others, and what their refusals mean here.
+//! Sending requests to other components, and what their refusals mean.
 
 use holdfast_components::{Asker, ComponentError, Patience, Refusal};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long a component waits for another. Long, for slow disks; finite, so that a component that hangs is
-/// noticed.
+/// How long a component waits for a reply. The time is long, because disks may be slow, and finite, so that a
+/// component that hangs is noticed.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// The component that served the request ended before it answered.
+/// The code for a component that ended before it replied, so that the request may or may not have been
+/// carried out.
 pub(crate) const UNKNOWN: u32 = 1000;
 
-/// Every component's own name: its program. Alias 0 is its process.
+/// The alias of a component's program. Alias 0 is its process.
 pub(crate) const ITSELF: u16 = 1;
 
 /// How often a request is repeated if the component that served it ended without answering.
 const ATTEMPTS: usize = 3;
 
-/// Asks, in the name of the component's program. What this is for can be done twice: if the answer was lost, it is asked
-/// again.
+/// Sends a request under the name of the component's program. It must be one that can be carried out twice:
+/// it is repeated if the reply was lost.
 pub(crate) fn ask<Q, A>(asker: &Asker<Q, A>, question: &Q) -> Result<A, Refusal>
 where
     Q: borsh::BorshSerialize,
@@ -27,7 +28,7 @@ where
     ask_as(asker, ITSELF, question).map(|(answer, _)| answer)
 }
 
-/// As [`ask`], under another alias; also returns the files that come with the reply.
+/// Like [`ask`], under another alias; also returns the files that come with the reply.
 pub(crate) fn ask_as<Q, A>(
     asker: &Asker<Q, A>,
     alias: u16,
@@ -59,13 +60,13 @@ where
 {
     let ticket = asker.start(alias, question, &[], Patience::of(WAIT)).map_err(refusal)?;
     let reply = asker.finish(ticket, Patience::of(WAIT));
-    // A component that never answers must not occupy a place for ever.
+    // A component that never replies must not occupy an entry for ever.
     asker.forget(ticket);
     let reply = reply.map_err(refusal)?;
     Ok((reply.body, reply.files))
 }
 
-/// The refusal for our own caller: refusals of others as they are, everything else in words.
+/// Converts an error for this component's own caller: refusals stay as they are, other errors become text.
 pub(crate) fn refusal(error: ComponentError) -> Refusal {
     match error {
         ComponentError::Refused { refusal, .. } => refusal,
@@ -74,7 +75,7 @@ pub(crate) fn refusal(error: ComponentError) -> Refusal {
     }
 }
 
-/// The refusal for an answer that does not fit the request.
+/// The refusal for a reply that does not fit the request.
 pub(crate) fn nonsense(from: &str) -> Refusal {
     Refusal::Failed(format!("{from} gave an answer to another question"))
 }

@@ -1,5 +1,5 @@
-//! CacheMgr: which blocks are in memory (paper, section 4.4). It sees which blocks are wanted and what pages have, and
-//! has no right to read one.
+//! CacheMgr: decides which blocks are in memory (paper, section 4.4). It sees which blocks are requested and
+//! the status of pages, and has no right to read one.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{
@@ -14,16 +14,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Threads that answer, so that one that waits for a disk does not delay other requests.
+/// Threads that answer requests, so that one that waits for a disk does not delay others.
 const THREADS: usize = 4;
 /// Number of pages that are freed at once.
 const EVICTED: usize = 64;
 /// How often a block is loaded again if its page was taken away meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// Most waiting read-ahead requests of a disk; further ones are dropped.
+/// Most queued read-ahead requests of a disk; further ones are dropped.
 const AHEAD_MAX: usize = 16;
-/// The channel of the host, which may empty the cache, for measurements.
+/// The channel of the host, which may empty the cache for measurements.
 const FROM_HOST: &str = "from-host";
 
 /// The configuration of the component.
@@ -42,7 +42,7 @@ struct CachedBlock {
     at: Reference,
     /// The tick at which it was requested last.
     tick: u64,
-    /// Whether it was seen filled. It stays so as long as the reference is good.
+    /// Whether it was filled when last checked. That stays true as long as the reference is valid.
     is_filled: bool,
 }
 
@@ -110,8 +110,8 @@ pub fn main(context: Context) -> ExitCode {
             buses,
         });
         cache.learn()?;
-        // Nobody waits for read-ahead, and its failures are not reported. There is one thread for each disk,
-        // so that a slow disk does not delay the others.
+        // No request waits for read-ahead, and its failures are not reported. There is one thread for each
+        // disk, so that a slow disk does not delay the others.
         let mut likely = Vec::new();
         for disk in 0..disks as u16 {
             let (ahead, wanted) = sync_channel::<Vec<u64>>(AHEAD_MAX);
@@ -169,7 +169,7 @@ impl Cache {
             CacheRequest::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
             CacheRequest::Want { disk, blocks, fill, ahead } => {
                 let references = self.bring(disk, &blocks, fill)?;
-                // Others wait: more of it is passed over.
+                // If the queue is full, the read-ahead is dropped.
                 if let Some(likely) = likely.get(usize::from(disk)).filter(|_| !ahead.is_empty()) {
                     let _ = likely.try_send(ahead);
                 }
@@ -233,7 +233,7 @@ impl Cache {
         if !fill || new.is_empty() && unsure.is_empty() {
             return Ok(Some(references));
         }
-        // A block that got its page just now is empty, unless a client writes all of it meanwhile. Only the
+        // A block that has just got its page is empty, unless a client is overwriting all of it. Only the
         // DiskDriver claims that it was filled, so the page is checked again when it is needed.
         if unsure.is_empty() && self.fill(disk, &new).is_ok() {
             return Ok(Some(references));
@@ -257,13 +257,14 @@ impl Cache {
             && let Err(refusal) = self.fill(disk, &empty)
         {
             if blocks.len() == 1 {
-                // Another thread may have filled it, or taken it away: the next look shows.
+                // Another thread may have filled the page or taken it away; a look at its status shows.
                 return match self.look(&references)?[0] {
                     Some(Status::Empty) => Err(refusal),
                     status => Ok(status.map(|_| references)),
                 };
             }
-            // A block that cannot be read does not hold up the others; a caller who requests it alone gets the reason.
+            // A block that cannot be read does not delay the others; a caller who requests it alone gets the
+            // reason.
             for one in empty {
                 let _ = self.fill(disk, &[one]);
             }
@@ -271,7 +272,7 @@ impl Cache {
         Ok(Some(references))
     }
 
-    /// Has empty pages filled from the disk.
+    /// Requests that empty pages are filled from the disk.
     fn fill(&self, disk: u16, places: &[(u64, Reference)]) -> Result<DriverReply, Refusal> {
         let mut blocks: Vec<(u64, PageId)> = places.iter().map(|(block, at)| (*block, at.page)).collect();
         blocks.sort_unstable();
@@ -279,7 +280,7 @@ impl Cache {
         ask(self.driver(disk)?, &DriverRequest::Transfer { direction: Direction::Fill, disk, blocks })
     }
 
-    /// Evicts the blocks that were not requested for longest, where there is no room for more.
+    /// Evicts the least recently requested blocks if there is no room for more.
     fn make_room(&self, wanted: usize) -> Result<(), Refusal> {
         loop {
             let oldest: Vec<Block> = {
@@ -307,7 +308,7 @@ impl Cache {
         }
     }
 
-    /// Writes what of these blocks was changed.
+    /// Writes those of these blocks that have changed.
     fn clean(&self, disk: u16, blocks: &[u64]) -> Result<(), Refusal> {
         for _ in 0..ATTEMPTS {
             let known: Vec<(u64, Reference)> = {

@@ -1,5 +1,5 @@
-//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they
-//! found; the host answers only with bytes.
+//! The messages of FSLoader and FSChecker to the host. They request parts of the disk and report what they
+//! found; the host sends back bytes only.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
@@ -15,7 +15,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 /// Most runs of a file's blocks in one message; more come in further pieces.
 pub const RUNS_MAX: usize = 1024;
 
-/// A partition that the table names.
+/// An entry of a partition table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct TableEntry {
     /// The number in the table, from 1; 0 where there is no table.
@@ -40,11 +40,11 @@ pub struct FileBlocks {
 pub enum CardRequest {
     /// Read a part of the disk.
     Read { offset: u64, length: u32 },
-    /// FSLoader: the partitions. From now on it may read their first sectors.
+    /// FSLoader: the entries of the partition table. From now on it may read their first sectors.
     Table(Vec<TableEntry>),
     /// FSLoader: the content of one partition.
     Partition { number: u32, holds: Result<Geometry, String> },
-    /// FSLoader: the partition table of a disk that is to be formatted, and its file systems.
+    /// FSLoader: the planned partition table and file systems of a disk that is to be formatted.
     DiskFormat { mbr: Vec<u8>, geometries: Vec<Geometry> },
     /// FSChecker: a problem, and whether it forbids changes.
     Problem { place: String, problem: String, forbids: bool },

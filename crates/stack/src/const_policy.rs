@@ -1,8 +1,8 @@
-//! ConstPolicyMgr (paper, section 5.2.2): replaces PolicyMgr, with one ACL for all blocks and no table. For
-//! measuring the cost of the policy; no command of Holdfast starts it.
+//! ConstPolicyMgr (paper, section 5.2.2): replaces PolicyMgr, with one ACL for all blocks and no table. It is
+//! for measuring the cost of the policy; no command of Holdfast starts it.
 //!
-//! Every principal of the list owns everything, and changes of owners and ACLs have no effect. Blocks that a
-//! new owner accepts are still erased, so that file systems get the zeroes that they rely on.
+//! Every listed principal owns everything, and changes of owners and ACLs have no effect. Blocks that a new
+//! owner accepts are erased nevertheless, because file systems rely on the zeroes.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{
@@ -32,7 +32,7 @@ struct Manager {
     acl: Acl,
     owner: Principal,
     places: BTreeMap<Block, Reference>,
-    /// Pages without a block, the next one last.
+    /// Pages without a block; the next one to use is the last.
     free: Vec<(RegionId, u32)>,
 }
 

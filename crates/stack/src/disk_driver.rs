@@ -1,12 +1,12 @@
-//! DiskDriver: orders transfers and merges neighbours (paper, section 4.7). There is one for each bus. It may
+//! DiskDriver: orders transfers and merges neighbouring blocks (paper, section 4.7). Each bus has one. It may
 //! move blocks between the disks of its bus and their pages, and cannot see their content.
 //!
-//! The queue of requests exists twice (section 4.10), and the channel between the copies carries two kinds of
-//! messages. A client adds an entry by sending a request, and waits for it; it cannot mark the entry as done,
-//! since its state is the page's, which the monitor changes when the transfer has taken place. The driver
-//! removes entries in the order it prefers and marks them done, by moving the blocks and answering. It cannot
-//! add an entry: it has no channel on which to send requests to CacheMgr or PolicyMgr, and an answer without
-//! a request is dropped.
+//! The queue of requests exists twice (section 4.10), and the channel between the two copies carries two
+//! kinds of messages. A client adds an entry by sending a request, and waits for it. It cannot mark the entry
+//! as done, because the entry's state is the page's, which the monitor changes when the transfer has taken
+//! place. The driver removes entries in the order it prefers and marks them done, by moving the blocks and
+//! replying. It cannot add an entry: it has no channel on which it could send requests to CacheMgr or
+//! PolicyMgr, and a reply without a request is dropped.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{BLOCKS_MAX, DriverReply, DriverRequest, MonitorReply, MonitorRequest};
@@ -17,7 +17,8 @@ use std::process::ExitCode;
 /// Threads that transfer blocks, so that one that waits does not delay the others.
 const THREADS: usize = 4;
 
-/// The configuration of the component: who may request transfers, by digests of programs, and the disks of the bus.
+/// The configuration of the component: the principals that may request transfers, as digests, and the disks
+/// of its bus.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
     /// The principals that may send requests: PolicyMgr and CacheMgr.
@@ -34,7 +35,8 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
-/// An entry of the queue: runs of neighbouring blocks, each with its first block and its pages, in the order of the disk.
+/// An entry of the queue: runs of consecutive blocks in the order of the disk, each with its first block and
+/// its pages.
 #[derive(Clone, PartialEq, Debug)]
 struct Entry {
     direction: Direction,
@@ -77,7 +79,7 @@ fn answer(
     done.into()
 }
 
-/// Moves a run; one that crosses the edge of an extent is split in halves.
+/// Moves a run. A run that crosses the edge of an extent is halved.
 fn transfer(
     monitor: &Asker<MonitorRequest, MonitorReply>,
     direction: Direction,

@@ -1,7 +1,7 @@
 //! The layout of a disk: its partitions, the blocks of their file systems, and the policy table.
 //!
 //! The layout is made once, when a disk is formatted or adopted, and stored in the volume after the table.
-//! From then on it alone says which block number means which bytes, because owners own numbers: if a
+//! From then on it alone defines which bytes a block number stands for, because principals own numbers: if a
 //! partition could be moved under its numbers, one user's bytes could go to another. What the disk itself
 //! says is compared with the layout ([`DiskLayout::agrees`]) and never used instead.
 
@@ -15,7 +15,7 @@ pub const PARTITIONS_MAX: usize = 64;
 /// Every offset on a disk is a multiple of this, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// The positions of a file system's blocks: all that the host knows of it.
+/// The positions of a file system's blocks, which is all that the host needs of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Geometry {
     /// Bytes of the metadata area, with which it begins.
@@ -47,7 +47,7 @@ impl Geometry {
         self.metadata_blocks() + self.data_blocks
     }
 
-    /// End of the file system, in bytes from its beginning; `None` if it overflows.
+    /// The end of the file system, in bytes from its beginning; `None` if the geometry is impossible.
     fn end(&self) -> Option<u64> {
         let fits = (512..=PAGE_BYTES as u32).contains(&self.block_bytes)
             && self.block_bytes.is_power_of_two()
@@ -77,7 +77,7 @@ impl Partition {
     /// Checks that all blocks are in the partition, and on a disk of `disk_bytes`.
     ///
     /// # Errors
-    /// In words.
+    /// [`StackError`], in words.
     pub fn check(&self, disk_bytes: u64) -> Result<(), StackError> {
         let Partition { number, start, bytes, geometry } = self;
         let end = geometry.end().filter(|end| end <= bytes);
@@ -97,7 +97,7 @@ impl Partition {
 /// The layout of a disk, and of what follows it in its volume.
 #[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct DiskLayout {
-    /// Drawn when it was formatted or adopted.
+    /// A random identity, chosen when the disk was formatted or adopted.
     pub identity: [u8; 16],
     /// The partitions with file systems.
     pub partitions: Vec<Partition>,
@@ -110,7 +110,7 @@ pub struct DiskLayout {
 
 impl DiskLayout {
     /// The extents of blocks: for each file system its metadata area, the rest of that area, and its data
-    /// area; then the policy table. Bytes outside have no number, and nobody gets them.
+    /// area; then the policy table. Bytes outside of them have no number, and no principal can get them.
     pub fn extents(&self) -> Vec<Extent> {
         let mut extents = Vec::new();
         for Partition { start, geometry, .. } in &self.partitions {
@@ -131,7 +131,7 @@ impl DiskLayout {
         extents
     }
 
-    /// The numbers of a file system's blocks, by its place in the list.
+    /// The numbers of a file system's blocks, by its position in the list.
     pub fn blocks(&self, partition: usize) -> Blocks {
         let before = self.partitions[..partition].iter().map(|one| one.geometry.blocks()).sum();
         Blocks { first: before, count: self.partitions[partition].geometry.blocks() }
@@ -152,7 +152,7 @@ impl DiskLayout {
     /// Checks for one file system that the disk still has the layout that was recorded.
     ///
     /// # Errors
-    /// In words.
+    /// [`StackError`], in words.
     pub fn agrees(&self, partition: usize, found: &[FoundPartition]) -> Result<(), StackError> {
         let expected = &self.partitions[partition];
         let number = expected.number;
@@ -182,7 +182,7 @@ pub struct FoundPartition {
     pub start: u64,
     /// The size in bytes.
     pub bytes: u64,
-    /// The geometry of its FAT32 file system; or what it is instead, in words.
+    /// The geometry of its FAT32 file system; or what it contains instead, in words.
     pub holds: Result<Geometry, String>,
 }
 

@@ -1,5 +1,5 @@
 //! DiskFormatter: gives the blocks of a new disk to the FSDriver that will manage them (paper, section 4.8).
-//! It acts for the administrator, who owns a newly formatted disk, and nothing that users have stored there
+//! It acts for the administrator, who owns a newly formatted disk, but nothing that users have stored there
 //! since.
 
 use crate::StackError;

@@ -1,10 +1,10 @@
 //! FSChecker: checks the file system of a partition that is to be adopted, and lists the blocks of its files.
-//! There is one for each partition, which it may read and nothing else.
+//! Each partition has its own FSChecker, which can read only that partition.
 //!
 //! Attack answered: everything it reads may have been made to take it over. The host checks its report:
-//! blocks outside the partition's data area and blocks of two files are refused. Only which file has which
-//! blocks cannot be checked. So an attacker in it can have a block given to the wrong one of the users whom
-//! the operator named.
+//! blocks outside of the partition's data area, and blocks that belong to two files, are refused. It cannot
+//! check which file has which blocks. So an attacker in FSChecker can have a block given to the wrong one of
+//! the users whom the operator named.
 
 use crate::StackError;
 use crate::card_protocol::{CardReply, CardRequest, FileBlocks, PATH_BYTES_MAX, RUNS_MAX};
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// Metadata is read in pieces of this size, and this many pieces are cached.
 const PIECE_BYTES: u64 = 32 << 10;
 const PIECES_MAX: usize = 256;
-/// Most reported problems; one more is reported if it forbids changes and none before did.
+/// Most reported problems. One more is reported if it forbids changes and none before did.
 const FINDINGS_MAX: u64 = 1 << 16;
 /// Bytes of one message with files, of the 64 KiB that a channel carries.
 const MESSAGE_BYTES: usize = 48 << 10;
@@ -79,7 +79,7 @@ impl ProblemReporter<'_> {
     fn problem(&mut self, finding: &Finding) {
         let forbids = finding.problem.forbids_changes();
         self.reported += 1;
-        // A finding that forbids changes is reported in any case: the host must know.
+        // A finding that forbids changes is reported in any case, because the host needs it.
         let is_new = forbids && !self.has_forbidden;
         self.has_forbidden |= forbids;
         if self.failed.is_ok() && (self.reported <= FINDINGS_MAX || is_new) {
@@ -103,7 +103,7 @@ fn look(card: &Asker<CardRequest, CardReply>, partition: &Partition) -> Result<(
     let checked = check(&layout, &blocked, &mut |finding| teller.problem(&finding))?;
     teller.failed?;
     if checked.refusal.is_some() {
-        // The problems were reported; the owner of its blocks does not matter.
+        // The problems were reported; this file's blocks need no owner of their own.
         return Ok(());
     }
     let mut fat = Fat::mount(layout, blocked, Options::default())?;

@@ -1,11 +1,11 @@
 //! FSLoader: reads a disk's partition table and boot sectors, and reports which blocks a driver for FAT32 can
-//! use (paper, sections 4 and 4.3). It also makes the table and the file systems of a disk that is to be
+//! use (paper, sections 4 and 4.3). It also plans the table and the file systems of a disk that is to be
 //! formatted.
 //!
-//! Attack answered: both are read from a disk that anybody may have written. An attacker in this process has
-//! what its sandbox has: the sectors that the host gives it, and a report that the host compares with what
-//! was stored when the disk's blocks got their owners. Only when a disk is adopted there is nothing to
-//! compare: then its report alone says where file systems are, before anybody owns anything.
+//! Attack answered: anybody may have written the disk. An attacker who takes this process over can use what
+//! its sandbox allows: the sectors that the host sends, and a report. The host compares the report with what
+//! was stored when the disk's blocks got their owners. Only when a disk is adopted is there nothing to
+//! compare with: then the report alone defines where file systems are, before any block has an owner.
 
 use crate::StackError;
 use crate::asking::{nonsense, words};
@@ -26,12 +26,12 @@ const SECTOR_BYTES: u64 = 512;
 /// The task of the component.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Configuration {
-    /// Report what is on a disk of `bytes` bytes.
+    /// Report what is on a disk.
     Find {
         /// The size of the disk in bytes.
         disk_bytes: u64,
     },
-    /// Draw up a table and file systems.
+    /// Plan a partition table and file systems.
     Lay(FormatRequest),
 }
 
@@ -42,7 +42,7 @@ pub struct FormatRequest {
     pub disk_bytes: u64,
     /// The first byte and the size of each partition.
     pub partitions: Vec<(u64, u64)>,
-    /// Bytes of a cluster, or as suits the size.
+    /// Bytes of a cluster; `None`: by the size of the file system.
     pub cluster_bytes: Option<u32>,
     /// The name of the file systems.
     pub label: String,
@@ -58,7 +58,7 @@ pub fn main(context: Context) -> ExitCode {
             Configuration::Find { disk_bytes } => find(&card, disk_bytes),
             Configuration::Lay(wanted) => lay(&card, &wanted),
         };
-        // Why not is for people to read, from the host; it is no crash.
+        // The reason is for people, and is printed by the host; the component did not crash.
         let end = said.map_err(|error| match error {
             StackError::Component(words) => words,
             error => error.to_string(),
@@ -67,7 +67,7 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
-/// Sends something to the host.
+/// Sends a part of the report to the host.
 pub(crate) fn send_report(
     card: &Asker<CardRequest, CardReply>,
     what: &CardRequest,

@@ -1,5 +1,5 @@
-//! The least-privilege stack: a file system whose parts do not trust each other, over a protected volume (*The
-//! Principled Filesystem*, 2012, figure 2).
+//! The least-privilege stack: a file system whose parts do not trust each other, over a protected volume
+//! (*The Principled Filesystem*, 2012, figure 2).
 //!
 //! ```text
 //! program ── kernel ── VFS (one a session) ── FSDriver (FAT32; one a partition)
@@ -91,7 +91,7 @@ pub enum StackError {
     Component(String),
 }
 
-/// Runs a component's code on its configuration, and says how it ended.
+/// Runs a component's code on its configuration; returns how it ended.
 fn component<C: borsh::BorshDeserialize, T>(
     context: &Context,
     run: impl FnOnce(C) -> Result<T, StackError>,

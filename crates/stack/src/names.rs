@@ -36,7 +36,7 @@ impl Names {
         *self.others.write() = others;
     }
 
-    /// All of them, the own one first.
+    /// All names, its own first.
     pub fn all(&self) -> Vec<NameCandidate> {
         let own = NameCandidate { alias: self.own(), is_partial: false };
         let others = self.others.read();

@@ -25,19 +25,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Blocks of a disk whose places are asked for at once.
+/// Blocks of a disk whose pages are requested at once.
 const PLACES: u64 = 1024;
-/// Most names of callers that are stored; a caller that was dropped introduces itself again.
+/// Most names of callers that are stored. A caller whose name was dropped introduces itself again.
 const KNOWN_MAX: usize = 4096;
-/// Most revocations that one caller may present in one run, so that nobody uses up the space of all.
+/// Most revocations that one caller may present in one run, so that no caller uses up the space for all.
 const ENDINGS_MAX: usize = 256;
 /// Most bytes of stored revocations, which are written at once.
 const ENDINGS_BYTES_MAX: usize = 1 << 20;
 
-/// The disks, and the principals that PolicyMgr knows.
+/// The disks, and the principals that PolicyMgr has to resolve.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// The disks, by number. Those that have no table yet get one, and are erased.
+    /// The disks, by number, each with whether it is new. New disks get a table, and are erased.
     pub disks: Vec<(Disk, bool)>,
     /// The bus of each disk.
     pub buses: Vec<u16>,
@@ -45,17 +45,17 @@ pub struct Configuration {
     pub administrator: Principal,
     /// The principal that decides which blocks are cached.
     pub cache_manager: Principal,
-    /// Principals that may ask who owns blocks: the FSDriver of these blocks.
+    /// The FSDrivers, each with its blocks: they may ask who owns these blocks.
     pub drivers: Vec<(u16, Blocks, Principal)>,
     /// All principals with which requests may be stamped, to resolve their digests.
     pub principals: Vec<Principal>,
-    /// Empty regions of a disk that are kept for later blocks.
+    /// How many empty regions of a disk are retained for later blocks.
     pub spare_regions: u32,
 }
 
-/// How often a page is written that is dirty again afterwards, before the DiskDriver is no longer trusted.
+/// How often a page that keeps becoming dirty is written before the DiskDriver counts as faulty.
 const WRITES_MAX: usize = 1000;
-/// How often that is done before a change of the policy is decided.
+/// How often dirty pages are written before a change of the policy is decided.
 const SETTLING_MAX: usize = 16;
 
 /// Most blocks in one reply to [`PolicyRequest::Cached`].
@@ -84,7 +84,8 @@ struct Manager {
     buses: Vec<Asker<DriverRequest, DriverReply>>,
     stage: Arc<View>,
     configuration: Configuration,
-    /// The principals of the digests that requests are stamped with: from the configuration, or introduced since.
+    /// The principals of the digests that requests are stamped with: from the configuration, or introduced
+    /// since.
     principals: HashMap<[u8; 32], Alias>,
     introduced: HashMap<[u8; 32], Alias>,
     /// The disks, by number. One whose table cannot be read is absent, and does not hold up the others.
@@ -148,7 +149,7 @@ fn failed(error: impl ToString) -> Refusal {
     Refusal::Failed(error.to_string())
 }
 
-/// The DiskDriver says that it wrote, and what it was to write is not written.
+/// The failure that the DiskDriver reported a write, but the page is still dirty.
 fn unwritten() -> Refusal {
     failed("the disk driver says that it wrote changed blocks, and did not: restart it")
 }
@@ -212,7 +213,8 @@ impl Manager {
                 false => Err("its page is not there".to_owned()),
             }
         };
-        // A new disk's table may have been made by an earlier process of this component: its identity tells.
+        // An earlier process of this component may have made the table of a new disk; the table's identity
+        // shows that.
         let number = disk.number;
         let (policy, change) = match Policy::open(disk.clone(), administrator.clone(), read) {
             Err(_) if is_new => {
@@ -229,7 +231,8 @@ impl Manager {
         self.take_endings(number)
     }
 
-    /// Gives up the pages that an earlier process of this component had made, after their content is on the disk.
+    /// Gives up the pages that an earlier process of this component had, after their content was written to
+    /// the disk.
     fn clear(&mut self, disk: u16) -> Result<(), Refusal> {
         let mut regions = std::collections::BTreeSet::new();
         let mut looks_without_progress = 0;
@@ -251,7 +254,7 @@ impl Manager {
                 }
                 match ask(&self.monitor, &MonitorRequest::Free { page: at.page }) {
                     Ok(_) => freed += 1,
-                    // Being moved: the next look finds it again.
+                    // The block is being transferred; the next look finds it again.
                     Err(Refusal::Code(_)) => {}
                     Err(refusal) => return Err(refusal),
                 }
@@ -268,7 +271,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The name that the monitor knows this component by.
+    /// The name under which the monitor knows this component.
     fn own_name(&self) -> Result<Principal, Refusal> {
         self.configuration.principals.first().cloned().ok_or(Refusal::Malformed)
     }
@@ -359,7 +362,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Makes kernels drop blocks to which somebody lost the right: the monitor notifies the sessions.
+    /// Tells the monitor that somebody lost the right to blocks, so that sessions make their kernels drop
+    /// them.
     fn withdrawn(&self) {
         if let Err(refusal) = ask(&self.monitor, &MonitorRequest::Withdrawn) {
             tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
@@ -397,7 +401,7 @@ impl Manager {
                     None => AclChange::Remove(principal),
                 };
                 let range = range(blocks)?;
-                // A caller that may not look at blocks may not change them, and causes no writes.
+                // A caller that may not see the blocks may not change them either, and causes no writes.
                 self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
                 self.settle(disk, range)?;
                 let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
@@ -480,7 +484,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Pages for blocks, each in a region of its ACL.
+    /// Returns pages for blocks, each in a region with the block's ACL.
     fn cache(&mut self, disk: u16, blocks: &[u64]) -> Result<Vec<Reference>, Refusal> {
         let served = self.served(disk)?;
         let mut wanted: BTreeMap<Acl, Vec<u64>> = BTreeMap::new();
@@ -512,7 +516,7 @@ impl Manager {
                 Some(place) => place,
                 None => {
                     let region = match self.region(acl.clone()) {
-                        // Users of many ACLs with few blocks in each make room for the others.
+                        // If many ACLs have few blocks each, the smallest region is given up to make room.
                         Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => {
                             self.region(acl.clone())?
                         }
@@ -561,7 +565,7 @@ impl Manager {
             };
             match freed {
                 Ok(_) => self.vacate(disk, *block)?,
-                // Changed again, or being read: so it is still in use.
+                // The block was changed again or is being read, so it is still in use.
                 Err(Refusal::Code(_)) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -569,7 +573,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The page of a block is free again.
+    /// Marks the page of a block as free.
     fn vacate(&mut self, disk: u16, block: u64) -> Result<(), Refusal> {
         let served = self.served(disk)?;
         if let Some((at, acl)) = served.pages.remove(&block) {
@@ -581,8 +585,8 @@ impl Manager {
         self.give_up_empty(disk)
     }
 
-    /// Keeps some empty regions for later blocks and gives up the others, which could be as many as there are
-    /// ACLs.
+    /// Retains some empty regions for later blocks and gives up the others, which could be as many as there
+    /// are ACLs.
     fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
         let spare = self.configuration.spare_regions as usize;
         let served = self.served(disk)?;
@@ -608,8 +612,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Evicts the blocks of the region with the fewest, and gives the region up. Returns whether there was
-    /// one.
+    /// Evicts the blocks of the region that has the fewest, and gives the region up. Returns `false` if there
+    /// is no region.
     fn give_up_smallest(&mut self, disk: u16) -> Result<bool, Refusal> {
         let served = self.served(disk)?;
         let smallest = served.rooms.values().flatten().max_by_key(|room| room.free.len());
@@ -629,11 +633,11 @@ impl Manager {
         if is_gone {
             ask(&self.monitor, &MonitorRequest::RemoveRegion(region))?;
         }
-        // The region may have gone with the empty ones.
+        // The region may already have been given up with the empty ones.
         Ok(is_gone || !served_has(self.served(disk)?, region))
     }
 
-    /// Writes what a block's page has and its disk does not.
+    /// Writes a block's page to the disk if the page is dirty.
     fn clean(&mut self, disk: u16, block: u64) -> Result<(), Refusal> {
         let first = BlockId { disk, number: block };
         let MonitorReply::Places(found) = ask(&self.monitor, &MonitorRequest::Places { first, count: 1 })?
@@ -647,7 +651,8 @@ impl Manager {
         Ok(())
     }
 
-    /// A decision that cannot be carried out must not be built upon, and nobody may learn of it.
+    /// Carries out a decision. If that fails, the table is read again, so that no later decision builds on
+    /// this one.
     fn must_carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
         self.carry_out(disk, change).inspect_err(|refusal| {
             tracing::error!(%refusal, disk, "a change of the policy could not be carried out; its table is read anew");
@@ -662,7 +667,8 @@ impl Manager {
                 Effect::Erase(range) => {
                     let first = BlockId { disk, number: range.first() };
                     let erase = MonitorRequest::Erase { first, count: range.count() };
-                    // It is being moved for a component that has changes written, which is over in a moment.
+                    // The block is being written for a component that has changed it, which takes only a
+                    // moment.
                     let mut attempts = 0;
                     while let Err(refusal) = ask(&self.monitor, &erase) {
                         if refusal != Refusal::Code(crate::host::BUSY) || attempts == WRITES_MAX {
@@ -702,7 +708,8 @@ impl Manager {
             for block in cached {
                 match pages {
                     DirtyPages::Write => {
-                        // A caller who changes it meanwhile does so under the old ACL, until the page is free.
+                        // A caller who changes the block meanwhile does so under the old ACL, until the page
+                        // is free.
                         let page = self.served(disk)?.pages[&block].0.page;
                         let mut writes = 0;
                         loop {

@@ -1,5 +1,5 @@
-//! The messages between components. A channel carries one of these pairs of requests and replies, and nothing
-//! else; the alias with which a message is stamped identifies the caller.
+//! The messages between components. A channel carries one pair of requests and replies, and nothing else. The
+//! alias with which a message is stamped identifies the caller.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
@@ -9,10 +9,10 @@ use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 
 /// Most blocks in one request.
 pub const BLOCKS_MAX: usize = 256;
-/// Pages of the area through which contents reach the monitor.
+/// Pages of the stage, the area through which components pass content to the monitor.
 pub const STAGE_PAGES: usize = 2304;
 
-/// Neighbouring blocks of one disk.
+/// Consecutive blocks of one disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Blocks {
     /// The first.
@@ -24,7 +24,7 @@ pub struct Blocks {
 /// Requests to the monitor.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum MonitorRequest {
-    /// A region of pages without blocks.
+    /// Creates a region of pages without blocks.
     CreateRegion { acl: Acl, pages: u32 },
     /// Assigns blocks to pages of a region.
     Assign { region: RegionId, first: u32, blocks: Vec<BlockId> },
@@ -38,31 +38,33 @@ pub enum MonitorRequest {
     Erase { first: BlockId, count: u64 },
     /// Returns where blocks are cached.
     Places { first: BlockId, count: u64 },
-    /// Blocks moved between the disk and their pages.
+    /// Transfers blocks between the disk and their pages.
     Transfer { direction: Direction, first: BlockId, pages: Vec<PageId> },
-    /// Everything of a disk made durable. Anybody may ask.
+    /// Makes everything on a disk durable. Any component may request it.
     Flush { disk: u16 },
     /// Returns a view of a region.
     View(RegionId),
-    /// A part of a block changed in memory.
+    /// Changes a part of a block in memory.
     Write { at: Reference, skipped: u32, bytes: Vec<u8> },
-    /// Whole blocks of one disk, from the first pages of the caller's stage in this order, all or none.
+    /// Writes whole blocks of one disk from the first pages of the caller's stage, in this order; all or
+    /// none.
     WriteTogether { disk: u16, writes: Vec<Reference> },
     /// Returns the status of pages.
     Look(Vec<Reference>),
-    /// A credential, signed by a key, that the caller will use.
+    /// Presents a credential, signed by a key, that the caller will use.
     Present(Vec<u8>),
-    /// Another name for the caller, with the proof that it speaks for it.
+    /// Adds another name for the caller, with the proof that it may use that name.
     AddAlias(holdfast_access::Proof),
-    /// A copy of a filled block, for a caller whose name is valid for some blocks only.
+    /// Returns a copy of a filled block, for a caller whose name is valid for some blocks only.
     Read(Reference),
-    /// The caller's names, and the credentials that it may prove others with.
+    /// Returns the caller's names, and the credentials with which it may prove others.
     Names,
-    /// Whether an open may continue, in a session for a program: the helper identifies the opener.
+    /// Asks whether an open may continue, in a session for a program: the helper identifies the process that
+    /// opens.
     Enter(Entering),
     /// Returns the opens refused lately in a session for a program, and why no process can be identified.
     Refusals,
-    /// From PolicyMgr: all revocations, of this run and of earlier ones, as stored.
+    /// From PolicyMgr: all revocations, of this run and of earlier ones, in stored form.
     Ended(Vec<u8>),
     /// From PolicyMgr: somebody lost the right to blocks, so sessions must make their kernels drop what they
     /// cache.
@@ -132,14 +134,14 @@ pub enum MonitorReply {
     },
     /// The decision about an open.
     Entry(Entry),
-    /// Opens refused: inode, process, program, reason; and why no process can be identified.
+    /// Refused opens: inode, process, program, reason; and why no process can be identified.
     Refusals(Vec<(u64, u32, String, String)>, Option<String>),
 }
 
 /// Requests of the host to a VFS.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum VfsRequest {
-    /// Have the kernel forget what it keeps of files.
+    /// Makes the kernel drop what it caches of files.
     Forget,
 }
 
@@ -150,23 +152,24 @@ pub struct VfsReply;
 /// Requests to PolicyMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum PolicyRequest {
-    /// Pages for these blocks of a disk, in regions of their ACL.
+    /// Returns pages for these blocks of a disk, in regions with their ACLs.
     Cache { disk: u16, blocks: Vec<u64> },
-    /// Pages given up, their changes written first.
+    /// Gives up the pages of blocks, after their changes are written.
     Evict { disk: u16, blocks: Vec<u64> },
-    /// Which blocks have pages, from `from` on: for a CacheMgr that starts.
+    /// Returns the blocks that have pages, from `from` on: for a CacheMgr that starts.
     Cached { disk: u16, from: u64 },
     /// Changes the ACL of blocks.
     ChangeAcls { disk: u16, blocks: Blocks, principal: Principal, access: Option<Access> },
     /// Proposes a new owner.
     Nominate { disk: u16, blocks: Blocks, to: Principal },
-    /// A nomination accepted, with the ACL that the blocks get.
+    /// Accepts a nomination; the blocks get this ACL.
     Accept { disk: u16, blocks: Blocks, acl: Acl },
-    /// The owner and the ACL of a block, for its owner.
+    /// Returns the owner and the ACL of a block, to its owner.
     Look { disk: u16, block: u64 },
-    /// Whether a principal, by its digest, owns all these blocks: for an FSDriver about its partition.
+    /// Asks whether a principal, given by its digest, owns all these blocks: for an FSDriver about its
+    /// partition.
     Owns { disk: u16, blocks: Blocks, owner: [u8; 32] },
-    /// The whole disk erased; the administrator owns it.
+    /// Erases the whole disk, which then belongs to the administrator.
     Format { disk: u16 },
     /// Returns the sizes of the policy table, for the administrator.
     Sizes { disk: u16 },
@@ -174,7 +177,7 @@ pub enum PolicyRequest {
     Give { disk: u16, blocks: Blocks, to: Principal },
     /// Introduces the principal with which this request is stamped: PolicyMgr gets only digests.
     Introduce { principal: Principal, scope: Scope },
-    /// A credential that ends others, signed by their issuer.
+    /// Carries out a credential that revokes others, signed by their issuer.
     End(Vec<u8>),
 }
 
@@ -183,11 +186,11 @@ pub enum PolicyRequest {
 pub enum PolicyReply {
     /// The request was carried out.
     Done,
-    /// The pages, in the order of the question.
+    /// The pages, in the order of the request.
     References(Vec<Reference>),
-    /// Blocks with their pages; fewer than asked for means that there are no more.
+    /// Blocks with their pages; fewer than requested means that there are no more.
     Cached(Vec<(u64, Reference)>),
-    /// Owner and ACL, and the blocks around that have the same.
+    /// Owner and ACL, and the neighbouring blocks that have the same.
     Label { blocks: Blocks, owner: Principal, acl: Acl },
     /// Whether the principal owns the blocks.
     Owns(bool),
@@ -198,12 +201,12 @@ pub enum PolicyReply {
 /// Requests to CacheMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum CacheRequest {
-    /// These blocks in memory, and filled unless all of each is about to be replaced. Those in `ahead` are
-    /// likely to be needed next.
+    /// Loads these blocks into memory. They are filled if `fill`, which is not needed for blocks that will be
+    /// overwritten as a whole. Those in `ahead` are likely to be needed next.
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
     /// Writes these blocks' changes to the disk. A caller that relies on that checks it with the monitor.
     Clean { disk: u16, blocks: Vec<u64> },
-    /// Everything given up, its changes written first: for a host that measures.
+    /// Gives up all blocks, after their changes are written: for a host that measures.
     Empty,
 }
 
@@ -212,14 +215,14 @@ pub enum CacheRequest {
 pub enum CacheReply {
     /// The request was carried out.
     Done,
-    /// The pages, in the order of the question.
+    /// The pages, in the order of the request.
     References(Vec<Reference>),
 }
 
 /// Requests to a DiskDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum DriverRequest {
-    /// Blocks of a disk moved between it and their pages, in any order.
+    /// Transfers blocks of a disk to or from their pages, in any order.
     Transfer { direction: Direction, disk: u16, blocks: Vec<(u64, PageId)> },
 }
 
@@ -242,7 +245,7 @@ pub struct File {
     pub is_directory: bool,
     /// The size in bytes.
     pub size: u64,
-    /// When the file was created, changed and read.
+    /// When the file was created, modified and read.
     pub times: [Time; 3],
     /// Whether the file is read-only.
     pub is_read_only: bool,
@@ -251,7 +254,7 @@ pub struct File {
 /// Requests to an FSDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum FilesRequest {
-    /// A name in a directory; a reference is taken.
+    /// Looks up a name in a directory, and takes a reference to the file.
     LookUp { parent: u64, name: String },
     /// Gives up references to a file.
     Forget { file: u64, count: u64 },
@@ -259,11 +262,11 @@ pub enum FilesRequest {
     Stat(u64),
     /// Lists names in a directory.
     List { directory: u64, cookie: u64, count: u32 },
-    /// Lists names with the attributes of each file; a reference is taken to each.
+    /// Lists names with the attributes of each file, and takes a reference to each.
     ListFiles { directory: u64, cookie: u64, count: u32 },
-    /// The blocks of a part of a file.
+    /// Returns the blocks of a part of a file.
     Map { file: u64, offset: u64, length: u64 },
-    /// A file or directory made; a reference is taken.
+    /// Creates a file or directory, and takes a reference to it.
     Create { parent: u64, name: String, is_directory: bool, now: Time },
     /// Removes the name of a file.
     Unlink { parent: u64, name: String, now: Time },
@@ -273,9 +276,9 @@ pub enum FilesRequest {
     Rename { from: u64, name: String, to: u64, new_name: String, replace: bool, now: Time },
     /// Changes the size. New blocks are nominated to the caller.
     Resize { file: u64, size: u64, owner: Principal, now: Time },
-    /// Blocks of a file, nominated to the asker again.
+    /// Nominates blocks of a file to the caller again.
     Claim { file: u64, offset: u64, length: u64, owner: Principal },
-    /// Sets the times: made, changed, read.
+    /// Sets the times: created, modified, read.
     SetTimes { file: u64, times: [Option<Time>; 3], is_read_only: Option<bool> },
     /// Returns blocks that the caller is to nominate back to the driver.
     Returning,
@@ -283,7 +286,7 @@ pub enum FilesRequest {
     Returned { item: u32, blocks: Vec<Blocks>, clusters: u32, now: Time },
     /// Returns the size of the file system.
     Sizes,
-    /// The host alone, for the administrator: a session is no more, and what it had is given up.
+    /// From the host only, for the administrator: a session has ended, and its references are given up.
     Ended { session: String },
 }
 
@@ -294,7 +297,7 @@ pub struct DirectoryEntry {
     pub name: String,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// A number that no other file has now; it changes when the file is renamed.
+    /// A number that no other file has at present; it changes when the file is renamed.
     pub number: u64,
     /// The cookie at which a listing continues after this entry.
     pub cookie: u64,
@@ -309,18 +312,17 @@ pub enum FilesReply {
     File(File),
     /// Entries of a directory.
     Names(Vec<DirectoryEntry>),
-    /// Names, and the attributes of their files (none for unsound ones). Fewer than requested means that
+    /// Names with the attributes of their files (`None` for unsound ones). Fewer than requested means that
     /// there are no more.
     Files(Vec<(DirectoryEntry, Option<File>)>),
-    /// Blocks, each run with the byte of the file where it begins, and bytes of a block.
+    /// Runs of blocks, each with its offset in the file; and the bytes of a block.
     Map { runs: Vec<(u64, Blocks)>, block_bytes: u32 },
-    /// The size after this step, the blocks that were nominated, and a range below the size that must be made
-    /// zero.
+    /// The size after this step, the nominated blocks, and a range below the size that the caller must zero.
     Resized { size: u64, nominated: Vec<Blocks>, fill: Option<(u64, u64)> },
-    /// Blocks that must be nominated to the FSDriver (its principal), of an item that waits to be returned;
-    /// no blocks: nothing waits.
+    /// Blocks of an item that must be nominated to the FSDriver, whose principal is `to`. No blocks: there is
+    /// no such item.
     Return { item: u32, blocks: Vec<Blocks>, clusters: u32, to: Option<Principal> },
-    /// Bytes of a cluster, clusters, free ones.
+    /// The bytes of a cluster, the number of clusters, and how many are free.
     Sizes { cluster_bytes: u32, clusters: u64, free: u64 },
 }
 
@@ -338,7 +340,7 @@ pub mod code {
     pub const NOT_A_DIRECTORY: u32 = 20;
     /// The file is a directory.
     pub const IS_A_DIRECTORY: u32 = 21;
-    /// The request makes no sense.
+    /// The request is not valid.
     pub const INVALID: u32 = 22;
     /// The file would be too large.
     pub const TOO_LARGE: u32 = 27;
@@ -346,7 +348,7 @@ pub mod code {
     pub const FULL: u32 = 28;
     /// The file system is read-only.
     pub const READ_ONLY: u32 = 30;
-    /// The number of the file is invalid: it is of an earlier run, or was forgotten.
+    /// The number of the file is invalid: it is from an earlier run, or was forgotten.
     pub const GONE: u32 = 116;
     /// The directory is not empty.
     pub const NOT_EMPTY: u32 = 39;

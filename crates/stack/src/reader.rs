@@ -1,10 +1,10 @@
-//! Reading blocks through views of regions: without a request, if the block is in memory and the view is
-//! known.
+//! Reads blocks through views of regions. No request is needed if the block is in memory and the view is
+//! open.
 //!
-//! A reference says which page contains a block. The region's words say whether it still does, and is filled;
-//! they are checked before and after copying. The words name the block, so CacheMgr need not be trusted: a
-//! false reference finds nothing. If that fails, CacheMgr is asked again. So a read returns the block, or an
-//! error.
+//! A reference says which page contains a block. The region's words say whether it still does, and whether
+//! the page is filled; they are checked before and after copying. The words name the block, so CacheMgr need
+//! not be trusted: with a false reference, no block is found. If a check fails, CacheMgr is asked again. So a
+//! read returns the right block, or an error.
 
 use crate::asking::{ITSELF, ask, ask_as, nonsense};
 use crate::host::{BUSY, OUTDATED, STATE};
@@ -30,7 +30,7 @@ struct ReaderCache {
     views: HashMap<RegionId, Arc<RegionView>>,
 }
 
-/// Reads blocks of one disk, in one name or in several.
+/// Reads blocks of one disk, under one name or several.
 pub(crate) struct Reader {
     monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
     cache: Arc<Asker<CacheRequest, CacheReply>>,
@@ -42,7 +42,7 @@ pub(crate) struct Reader {
 
 /// Number of blocks that are requested at once for sequential reads, however small the reads are.
 const ALONG: usize = 32;
-/// How long sending a request may take whose answer nobody waits for.
+/// How long to wait when sending a request whose reply is not awaited.
 const EXPECTED: Patience = Patience::Never;
 
 /// Whether the name was refused, so that another name may be tried.
@@ -69,7 +69,7 @@ impl Reader {
         Reader { monitor, cache, names, disk, views: Views::Read, known: Mutex::default() }
     }
 
-    /// Reads memory of regions in this way from now on.
+    /// Sets how the memory of regions is read.
     pub(crate) fn with(self, views: Views) -> Reader {
         Reader { views, ..self }
     }
@@ -89,7 +89,8 @@ impl Reader {
         }
     }
 
-    /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
+    /// Reads blocks, and calls `found` with each and its position in `blocks`. The blocks `ahead` may be
+    /// fetched meanwhile.
     pub(crate) fn read(
         &self,
         blocks: &[u64],
@@ -99,7 +100,7 @@ impl Reader {
         self.read_ahead(blocks, || ahead.to_vec(), found)
     }
 
-    /// As [`Reader::read`]; the blocks ahead are computed only if some block is not known to be in memory.
+    /// Like [`Reader::read`]; the blocks ahead are computed only if some block may not be in memory.
     pub(crate) fn read_ahead(
         &self,
         blocks: &[u64],
@@ -140,7 +141,7 @@ impl Reader {
         Err(Refusal::Failed("blocks are taken from memory faster than they can be read".to_owned()))
     }
 
-    /// References of blocks, from the cache; filled if so.
+    /// Requests references of blocks from CacheMgr; with `fill`, their pages are filled.
     pub(crate) fn reference(
         &self,
         blocks: &[u64],
@@ -152,7 +153,7 @@ impl Reader {
         let CacheReply::References(references) = ask(&self.cache, &question)? else {
             return Err(nonsense("the cache"));
         };
-        // A reference to another block, even of ours, is none to this one.
+        // A reference to a different block is not valid here, even if this session may read that block.
         let is_it = |(at, number): (&Reference, &u64)| at.block == BlockId { disk, number: *number };
         if references.len() != blocks.len() || !references.iter().zip(&blocks).all(is_it) {
             return Err(nonsense("the cache"));
@@ -165,7 +166,7 @@ impl Reader {
         Ok(references)
     }
 
-    /// The reference of a block, if there is one in the cache; it may be outdated.
+    /// The cached reference of a block, if any; it may be outdated.
     pub(crate) fn known(&self, block: u64) -> Option<Reference> {
         self.known.lock().references.get(&block).copied()
     }
@@ -178,10 +179,12 @@ impl Reader {
         }
     }
 
-    /// Reads a part of a block, from `skipped` bytes on, if its place in memory is known.
+    /// Reads a part of a block, from `skipped` bytes on, if a reference to it is cached. Returns whether it
+    /// could.
     pub(crate) fn read_part(&self, block: u64, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         match self.read_known(block, skipped, into) {
-            // The page may now be another principal's, while the block's present page may be readable.
+            // The page may now be another principal's, while the block itself may be readable in its new
+            // page.
             Err(refusal) if is_denied(&refusal) => Ok(false),
             read => read,
         }
@@ -191,7 +194,7 @@ impl Reader {
         let Some(at) = self.known(block) else { return Ok(false) };
         match self.view(at.page.region) {
             Ok(view) if view.read_part(at, skipped, into) => return Ok(true),
-            // The page is another block's by now, or the region is gone.
+            // The page contains another block by now, or the region no longer exists.
             Ok(_) | Err(Refusal::Code(_)) => {}
             Err(refusal) if is_denied(&refusal) => match self.copy(at, skipped, into) {
                 Ok(true) => return Ok(true),
@@ -205,7 +208,7 @@ impl Reader {
         }
         let mut known = self.known.lock();
         known.references.remove(&block);
-        // The view may have been taken away, with the region or after a change of its ACL.
+        // The view may have been revoked, with the region or after a change of its ACL.
         known.views.remove(&at.page.region);
         Ok(false)
     }

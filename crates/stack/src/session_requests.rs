@@ -1,9 +1,9 @@
 //! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`),
 //! and their replies.
 //!
-//! The VFS carries requests out only in the name of its user, so a request can do what the session may: the
-//! administrator, in an own session, sees only their own owners and ACLs. It serves only its session's user
-//! id.
+//! The VFS carries out requests only in the name of its user, so a request can do what the session may: the
+//! administrator, in a session of their own, sees only their own owners and ACLs. It accepts requests only
+//! from its session's user id.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};
@@ -13,14 +13,14 @@ pub const CHANGES_MAX: usize = 64;
 /// Most credentials in one request.
 pub const CREDENTIALS_MAX: usize = 16;
 
-/// A request. Files are numbered as `stat` numbers them.
+/// A request. Files are identified by inode number, as `stat` reports it.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum SessionRequest {
-    /// Returns whose session it is.
+    /// Returns facts about the session.
     Session,
-    /// The owner and the ACL of a file, for its owner.
+    /// Returns the owner and the ACL of a file, to its owner.
     Label(u64),
-    /// Entries of a file's ACL set, or, without access, taken off.
+    /// Sets or removes entries of a file's ACL.
     Change {
         /// The number of the file.
         file: u64,
@@ -36,9 +36,9 @@ pub enum SessionRequest {
     },
     /// Accepts a file that was proposed to this session's user.
     Take(u64),
-    /// The blocks of a file, for credentials about it: runs of first block and number.
+    /// Returns the blocks of a file, for credentials about it, as runs of first block and number.
     Blocks(u64),
-    /// Signed credentials, to be used by this session, or that end others.
+    /// Presents signed credentials, which this session will use, or which revoke others.
     Present(Vec<Vec<u8>>),
 }
 
@@ -49,7 +49,7 @@ pub enum SessionReply {
     Done,
     /// The facts about the session.
     Session(SessionFacts),
-    /// Owner and ACL. `is_mixed`: not all blocks of the file have the same, these are those of its first.
+    /// Owner and ACL.
     Label {
         /// The owner, who may change the ACL.
         owner: Principal,
@@ -58,10 +58,10 @@ pub enum SessionReply {
         /// Whether other blocks of the file have another owner or ACL.
         is_mixed: bool,
     },
-    /// Runs of blocks: the first, and how many.
+    /// Runs of blocks: the first block, and their number.
     Blocks(Vec<(u64, u64)>),
-    /// Credentials are in use: the principals for which the session speaks by them, and the restrictions in
-    /// words.
+    /// The credentials are in use. Lists the principals for which the session now speaks, with the
+    /// restrictions in words.
     Speaks(Vec<(Principal, String)>),
     /// The request is refused, for this reason.
     Refused(String),
@@ -72,7 +72,7 @@ pub enum SessionReply {
 pub struct SessionFacts {
     /// The user or program whose session it is.
     pub user: Principal,
-    /// The volume: names under keys for it are called after this.
+    /// The identity of the volume, after which names under keys are called.
     pub volume: [u8; 16],
     /// Other principals in whose name the session may speak.
     pub others: Vec<Principal>,
@@ -80,11 +80,11 @@ pub struct SessionFacts {
     pub is_program: bool,
     /// Why programs cannot be identified now.
     pub helper_missing: Option<String>,
-    /// Opens refused lately: file, process, program, reason.
+    /// Opens that were refused lately: file, process, program, reason.
     pub refused: Vec<(u64, u32, String, String)>,
 }
 
-/// The name of a volume's users under their keys: `key:K/` and this.
+/// The name of a volume's users under their keys, as in `key:K/NAME`.
 pub fn volume_name(identity: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*identity))
 }

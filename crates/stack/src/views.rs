@@ -1,6 +1,6 @@
-//! Regions for their readers: the bytes, and two words for each page that say which block it contains and
-//! whether it is filled. The words are checked before and after copying, so what was read is the block of the
-//! reference, or nothing, whoever gave the reference.
+//! Regions as their readers see them: the bytes, and two words for each page that say which block it contains
+//! and whether it is filled. The words are checked before and after copying, so a read returns the block of
+//! the reference or nothing, wherever the reference came from.
 
 use crate::asking::{ask_as, nonsense};
 use crate::protocol::{MonitorReply, MonitorRequest};
@@ -18,9 +18,9 @@ pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
 /// How a component reads and writes memory of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Views {
-    /// With system calls: a view that was taken away gives an error.
+    /// With system calls: reading a revoked view returns an error.
     Read,
-    /// Mapped: faster, but touching a view that was taken away ends the process. For measurements.
+    /// Mapped: faster, but access to a revoked view ends the process. For measurements.
     Mapped,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct RegionView {
 }
 
 impl RegionView {
-    /// Asks the monitor for it, under an alias.
+    /// Requests the region's view from the monitor, under an alias.
     pub(crate) fn open(
         monitor: &Asker<MonitorRequest, MonitorReply>,
         alias: u16,
@@ -86,7 +86,7 @@ impl RegionView {
         self.read_part(at, 0, into)
     }
 
-    /// A part of one, from `skipped` bytes on.
+    /// Reads a part of a page, from `skipped` bytes on.
     pub(crate) fn read_part(&self, at: Reference, skipped: usize, into: &mut [u8]) -> bool {
         let is_it = || {
             let mut found = [0; WORDS_BYTES];

@@ -10,13 +10,14 @@ use holdfast_rpc::Address;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often a command tries again while another one uses the key.
+/// How often a command retries while another one uses the key.
 const ATTEMPTS: usize = 100;
-/// How long an administrative command waits for the server: longer than a server that has crashed waits for leases of
-/// mounts that do not come back (their term, 45 s).
+/// How long an administrative command waits for the server: longer than a server that has crashed waits for
+/// leases of mounts that do not come back (their term, 45 s).
 pub const DEADLINE: Duration = Duration::from_secs(75);
 
-/// Asks about the membership: the daemon that serves the key's mounts, or a signer that is started here.
+/// Sends a request about the membership to the daemon that serves the key's mounts, or to a signer that is
+/// started here.
 pub fn ask<R: MembershipRequest>(
     url: &str,
     key: &Path,

@@ -1,4 +1,4 @@
-//! Changes of the membership, with a superuser's key here or elsewhere.
+//! Changes of the membership, with a superuser's key that is here or elsewhere.
 
 use super::asking::ask;
 use super::off_line;
@@ -14,12 +14,12 @@ struct ChangeOutput {
     done: String,
 }
 
-/// Has a change made, or prepared for the superuser's signature, and says what was done.
+/// Makes a change, or prepares it for the superuser's signature, and prints what was done.
 pub fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
     apply_saying(administer, change, directories, format, |done| done)
 }
 
-/// As [`apply`], with what was done in the words that `words` makes of the daemon's.
+/// Like [`apply`], with the daemon's words about what was done replaced by `words`.
 pub fn apply_saying(
     administer: &Administer,
     change: Change,

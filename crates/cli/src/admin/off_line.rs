@@ -1,4 +1,4 @@
-//! Changes of the membership with a superuser's key that is kept off line: `--prepare`, `holdfast fs sign`, `holdfast fs
+//! Changes of the membership whose superuser key is off line: `--prepare`, `holdfast fs sign`, `holdfast fs
 //! submit`.
 
 use super::asking::ask;
@@ -16,7 +16,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What is printed about a change in a file.
+/// The report on a change in a file.
 #[derive(Serialize)]
 struct RequestOutput<'a> {
     file: &'a Path,
@@ -151,7 +151,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Outcome {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Shows what is to be signed, and asks.
+/// Prints what is to be signed, and asks for confirmation.
 fn confirm(told: &str) -> Outcome {
     let input = std::io::stdin();
     if !input.is_terminal() {

@@ -1,4 +1,4 @@
-//! `holdfast automount`: a directory in which names that say what they lead to are mounted when they are used.
+//! `holdfast automount`: serves a directory in which self-certifying names are mounted when they are used.
 
 pub mod args;
 
@@ -19,7 +19,7 @@ pub fn run(arguments: &Automount, directories: &Directories, format: Format) -> 
     if arguments.background_process {
         return run_in_background(|| plan(arguments, directories));
     }
-    // What is wrong is said before anything is begun.
+    // Errors in the settings are reported before anything is started.
     let plan = plan(arguments, directories)?;
     if arguments.foreground {
         return run_in_foreground(plan);
@@ -51,7 +51,7 @@ fn plan(arguments: &Automount, directories: &Directories) -> Outcome<Plan> {
     Plan::of(&settings, directories)
 }
 
-/// Starts this command once more, in the background, and waits until it has mounted.
+/// Starts this command again in the background, and waits until it has mounted.
 fn start_background(log: &Path) -> Outcome {
     let own: Vec<OsString> = std::env::args_os().skip(1).collect();
     background::spawn(&own, log, &[]).and_then(|child| background::await_report(child, log, &|_| {}))

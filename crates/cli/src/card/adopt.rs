@@ -1,12 +1,13 @@
-//! `holdfast volume adopt`: a card with what is on it. Its bytes stay as they are.
+//! `holdfast volume adopt`: makes a card of a disk with its present content, whose bytes stay as they are.
 //!
-//! 1. Processes that are shut in look at the plain card: what it is, and whether it is sound. What is not is refused
-//!    before anything is made.
-//! 2. Key, policy file and log are made, and every block of the card is hashed. This goes on where it was interrupted.
-//! 3. The same processes look again, at blocks that are verified now: so what they judge is what is protected, whoever
-//!    wrote to the card meanwhile.
-//! 4. The policy table is written, then the anchor, then the record that makes the card one. Before the record nobody
-//!    mounts it, and the command begins again with 3.
+//! 1. Sandboxed processes examine the plain disk: what is on it, and whether it is sound. If it is not, the
+//!    command fails before anything is created.
+//! 2. Key, policy file and log are created, and every block of the card is hashed. This continues where it
+//!    was interrupted.
+//! 3. The same processes examine the disk again, now reading verified blocks. So what they judge is what is
+//!    protected, even if somebody wrote to the card meanwhile.
+//! 4. The policy table is written, then the anchor, then the record that completes the card. Before the
+//!    record is written the card cannot be mounted, and the command starts again with step 3.
 
 use super::failing::bad;
 use super::opened::{Lent, plain, refused};
@@ -36,9 +37,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Problems of a file system that are shown.
+/// Most problems of a file system that are printed.
 const SHOWN_MAX: usize = 20;
-/// What to do about a disk with something else.
+/// The hint for disks with other file systems.
 const ONLY_FAT32: &str =
     "only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system";
 
@@ -49,7 +50,7 @@ struct AdoptOutput {
     volume: String,
     size_bytes: u64,
     partitions: Vec<u32>,
-    /// Runs of blocks that kept the owner that they had before.
+    /// Runs of blocks that retained their previous owner.
     kept_runs: u64,
 }
 
@@ -73,7 +74,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
         return Err(Failure::new(Exit::Usage, message));
     }
     let old = old.map(|old| before(old, &disk, disk_bytes, &places)).transpose()?;
-    // What is only to be known is told once.
+    // Notes that are not errors are printed only once.
     let mut speech = Speech::Aloud;
     if !sidecar.log.exists() {
         let source = plain(disk.device.clone());
@@ -110,7 +111,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     let (mut volume, _) = opened?;
     let mut kept_runs = 0;
     let place = match read_record(&volume, &policy.path)? {
-        // It was all done but for what this machine remembers of it.
+        // Everything was done, except that this machine does not remember the card yet.
         Some(place) => place,
         None => {
             volume.start()?;
@@ -162,14 +163,14 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     })
 }
 
-/// Whether what is harmless is told.
+/// Whether notes about harmless findings are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Speech {
     Aloud,
     Silent,
 }
 
-/// A partition, for people.
+/// The name of a partition in messages.
 fn called(number: u32) -> String {
     if number == 0 { "the whole disk".to_owned() } else { format!("partition {number}") }
 }
@@ -178,7 +179,7 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "holdfast: {text}");
 }
 
-/// That the disk is not a card or a volume already, or is to be one anew.
+/// Checks that the disk is not a card or a volume already, unless it is to be adopted again.
 fn not_known(arguments: &Adopt, places: &VolumeFolders, disk: &Medium, sidecar: &Sidecar) -> Outcome {
     let log = absolute(&sidecar.log);
     for (_, about) in places.on_disk(&disk.path) {
@@ -201,7 +202,7 @@ fn not_known(arguments: &Adopt, places: &VolumeFolders, disk: &Medium, sidecar: 
     Ok(())
 }
 
-/// Makes key, policy file and log, the log last: what has a log can be gone on with.
+/// Creates key, policy file and log. The log comes last: an attempt with a log can be continued.
 fn begin(sidecar: &Sidecar, disk: &Medium, table_blocks: u64) -> Outcome {
     let policy = sidecar.make_policy(table_blocks)?;
     let (secret, new_key) = Secret::read_or_make(&sidecar.key)?;
@@ -216,7 +217,7 @@ fn begin(sidecar: &Sidecar, disk: &Medium, table_blocks: u64) -> Outcome {
     Ok(())
 }
 
-/// Hashes what is on the card, from where an earlier attempt came.
+/// Hashes the content of the card, continuing an earlier attempt.
 fn hash(
     joined: &Arc<dyn Device>,
     log: &Medium,
@@ -226,7 +227,8 @@ fn hash(
     path: &Path,
 ) -> Outcome {
     let look = Volume::look(log.device.clone(), key, None)?;
-    // What was hashed whole, and has an anchor, must not be hashed again: that would take an attacker's blocks for good.
+    // A card that was hashed completely or has an anchor must not be hashed again: an attacker's blocks would
+    // then count as valid.
     if look.adopted == look.header.blocks || is_anchored {
         return Ok(());
     }
@@ -248,7 +250,7 @@ fn hash(
     }
 }
 
-/// Has a card looked at: the file systems that can be adopted, and what was found in them.
+/// Examines a card: returns the file systems that can be adopted, and the findings in them.
 fn look(
     path: &Path,
     source: Source,
@@ -275,7 +277,7 @@ fn look(
     Ok((partitions, surveys))
 }
 
-/// The partitions with FAT32, if there is one. Others are told.
+/// The partitions with FAT32; an error if there are none. Others are mentioned to the user.
 fn adoptable(
     path: &Path,
     found: &[FoundPartition],
@@ -313,7 +315,7 @@ fn adoptable(
     Ok(partitions)
 }
 
-/// Refuses a file system that is unsound, with what is wrong; tells of what is only untidy.
+/// Refuses an unsound file system, listing its problems; mentions harmless ones.
 fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) -> Outcome {
     let mut lines: Vec<String> = survey.problems.iter().take(SHOWN_MAX).cloned().collect();
     let more = survey.problems_all.saturating_sub(lines.len() as u64);
@@ -335,7 +337,7 @@ fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) ->
     Ok(())
 }
 
-/// What was known of the disk before is given up: an earlier attempt, or an old sidecar.
+/// Forgets other volumes on this disk: an earlier attempt, or an old sidecar.
 fn forget_others(places: &VolumeFolders, own: &Remembered, about: &VolumeRecord) -> Outcome {
     let others = places.on_disk(&about.disk).into_iter().filter(|(place, _)| place.volume != own.volume);
     others.into_iter().try_for_each(|(place, _)| {

@@ -1,11 +1,11 @@
-//! On which bus a disk is. Disks of one bus share a DiskDriver, as what goes wrong with the bus goes wrong for all of
-//! them; images are on no bus and share one.
+//! Determines the bus of a disk. Disks on one bus share a DiskDriver, because a failure of the bus affects
+//! all of them. Images are on no bus and share one driver.
 
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// What a disk's bus is called.
+/// The name of a disk's bus.
 pub(super) fn of(path: &Path) -> String {
     let Ok(metadata) = std::fs::metadata(path) else { return "files".to_owned() };
     if !metadata.file_type().is_block_device() {
@@ -16,7 +16,7 @@ pub(super) fn of(path: &Path) -> String {
     place.map_or_else(|_| "disks".to_owned(), |place| in_sysfs(&place.to_string_lossy()))
 }
 
-/// By where the device is in sysfs: its controller.
+/// The name of the bus from the device's path in sysfs: its controller.
 fn in_sysfs(place: &str) -> String {
     const CONTROLLERS: [&str; 6] = ["usb", "ata", "mmc", "nvme", "virtio", "host"];
     let is_numbered = |part: &str| {
@@ -34,7 +34,7 @@ fn in_sysfs(place: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Proves: disks behind one controller are on one bus, whatever kind it is.
+    /// Proves: disks behind one controller are on one bus, whatever its kind.
     #[test]
     fn buses() {
         let pci = "/sys/devices/pci0000:00/0000:00:14.0";

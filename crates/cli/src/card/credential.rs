@@ -1,9 +1,10 @@
-//! `holdfast volume credential`: what a key's owner lets others do, on paper.
+//! `holdfast volume credential`: files in which the owner of a key states what others may do.
 //!
-//! A file of credentials is a chain: each link is signed by whoever hands on. It is no secret and no password: it names who may
-//! use it, and whoever else brings it can do nothing with it.
+//! A file of credentials is a chain: each link is signed by the one who passes a right on. It is neither
+//! secret nor a password: it names who may use it, and is of no use to anybody else.
 //!
-//! Stored form: `HFCRED`, one byte of version (1), then borsh: a list of signed credentials (docs/programs.md).
+//! Stored form: `HFCRED`, one byte of version (1), then borsh: a list of signed credentials
+//! (docs/programs.md).
 
 use super::session::Session;
 use super::whom;
@@ -27,15 +28,15 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 6] = b"HFCRED";
 const VERSION: u8 = 1;
-/// Longest file.
+/// Most bytes of a file.
 const BYTES_MAX: usize = 256 << 10;
-/// A credential must fit into one message to a session.
+/// Most bytes of a credential, so that it fits into one message to a session.
 const CREDENTIAL_BYTES_MAX: usize = 15_000;
 
-/// Reads a file of credentials; each is verified.
+/// Reads a file of credentials, and verifies each.
 ///
 /// # Errors
-/// It cannot be read, is none, or a signature in it is false.
+/// The file cannot be read, contains no credentials, or a signature in it is invalid.
 pub fn read(path: &Path) -> Outcome<Vec<Vec<u8>>> {
     let bad = |why: &str| Failure::new(Exit::Data, format!("{}: {why}", path.display()));
     let bytes = std::fs::read(path)
@@ -143,7 +144,7 @@ fn signer(path: &Path) -> Outcome<SigningKey> {
     }
 }
 
-/// Serials grow: the time in microseconds.
+/// A serial number that grows: the time in microseconds.
 fn serial() -> u64 {
     u64::try_from(time::now_ns() / 1000).unwrap_or(0)
 }
@@ -153,7 +154,7 @@ fn expiry(days: Option<u32>) -> Option<u64> {
     days.map(|days| now + u64::from(days) * 86_400)
 }
 
-/// A volume by its identity, or by a mount of it.
+/// A volume, given by its identity or by a mount of it.
 fn volume(text: &str) -> Outcome<[u8; 16]> {
     let is_identity = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let (true, Ok(number)) = (is_identity, u128::from_str_radix(text, 16)) {
@@ -166,11 +167,11 @@ fn under(key: &SigningKey, volume: &[u8; 16]) -> Principal {
     whom::on_volume(Principal::Key(key.public()), volume)
 }
 
-/// Who is to speak: `session:USER` is the session that a host starts for this user.
+/// The principal that may use a credential. `session:USER` is the session that a host starts for this user.
 fn delegate_of(text: &str, volume: &[u8; 16]) -> Outcome<Principal> {
     let usage = |error: holdfast_access::AccessError| Failure::new(Exit::Usage, error);
     if let Some(user) = text.strip_prefix("session:") {
-        // As the host calls it: by name, or by who else it is for.
+        // The name that the host gives to the session: the user's name, or the digest of another principal.
         let whose = match user.contains(':') {
             true => whom::on_volume(whom::flagged(user)?, volume).digest().to_string(),
             false => user.to_owned(),
@@ -180,7 +181,7 @@ fn delegate_of(text: &str, volume: &[u8; 16]) -> Outcome<Principal> {
         let terms = vec![Term::All(2), component, setting];
         return Ok(Principal::Such(Predicate::new(terms, Conditions::CLEAN).map_err(usage)?));
     }
-    // On this volume only, and so that a key can hand it on.
+    // A key stands for its name on this volume only, which the key can pass on.
     Ok(whom::on_volume(whom::flagged(text)?, volume))
 }
 
@@ -198,10 +199,10 @@ fn operations(may: &[May]) -> Limit<BTreeSet<Operation>> {
     Limit::Only(may.iter().map(of).collect())
 }
 
-/// What a credential is for, and the volume on which that is.
+/// The objects of a credential, and the volume on which they are.
 type Meant = (Limit<Vec<Objects>>, Option<[u8; 16]>);
 
-/// The blocks of files, as ranges in order that do not touch.
+/// The blocks of files, as ordered ranges that do not touch.
 fn objects(files: &[PathBuf]) -> Outcome<Meant> {
     if files.is_empty() {
         return Ok((Limit::Every, None));
@@ -291,7 +292,7 @@ fn delegate(arguments: &CredentialDelegate, format: Format) -> Outcome {
     if found.is_some_and(|found| found != volume) {
         return Err(Failure::new(Exit::Usage, "the files are on another volume"));
     }
-    // What is not said is as it was given.
+    // Restrictions that are not given stay as they are in the credential.
     let operations = match arguments.may.as_slice() {
         [] => given.operations().clone(),
         may => operations(may),
@@ -404,7 +405,7 @@ fn present(arguments: &CredentialPresent, format: Format) -> Outcome {
 mod tests {
     use super::*;
 
-    /// The stored form of version 1, and that nothing else is taken for it.
+    /// Proves: the stored form of version 1 is as documented, and nothing else is accepted.
     #[test]
     fn files_of_credentials() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -22,7 +22,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where the partition begins, as is usual.
+/// The offset of the partition, in bytes, as is usual.
 const START: u64 = 1 << 20;
 
 #[derive(Serialize)]

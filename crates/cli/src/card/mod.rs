@@ -1,9 +1,9 @@
 //! Cards: disks with FAT32 file systems whose blocks have owners, and whose parts do not trust each other
-//! (`holdfast volume format`, `adopt`, `mount`, `owner` and `credential`; `holdfast program acl` and `why` on their files).
-//! All that needs the crates `access`, `policy` and `stack` is here: without the feature `card`, `without/card.rs` is in its
-//! place.
+//! (`holdfast volume format`, `adopt`, `mount`, `owner` and `credential`; `holdfast program acl` and `why` on
+//! their files). All code that needs the crates `access`, `policy` and `stack` is here; without the feature
+//! `card`, `without/card.rs` replaces it.
 //!
-//! What belongs to a card and must not be on it is in a directory beside it, its *sidecar*:
+//! The files that belong to a card and must not be on it are in a directory of their own, its *sidecar*:
 //!
 //! ```text
 //! DIR/key       the volume's key, 0600
@@ -11,8 +11,9 @@
 //! DIR/policy    the policy table, and in its last block where everything is
 //! ```
 //!
-//! The volume is the card followed by `policy`, so one log binds them: a sidecar of another card, or an older one, does not
-//! verify. Nothing here parses what is on a card: processes that are shut in do (`holdfast_stack::find_partitions`).
+//! The volume is the card followed by `policy`, so one log covers both: a sidecar of another card, or an
+//! older one, fails verification. No code here parses what is on a card; sandboxed processes do
+//! (`holdfast_stack::find_partitions`).
 
 mod adopt;
 mod bus;
@@ -48,7 +49,8 @@ use std::path::Path;
 /// The components that a mounted card is made of.
 pub const COMPONENTS: &[(&str, Main)] = holdfast_stack::COMPONENTS;
 
-/// Shows or changes the ACL of files of a mount, if it is a card's: its session decides. Returns whether it is.
+/// Lists or changes the ACL of files in a mount, if it is a card's, by asking its session. Returns whether it
+/// is a card's.
 ///
 /// # Errors
 /// The session refuses it.
@@ -57,7 +59,7 @@ pub fn acl(mount: &Path, command: &AclCommand, format: Format) -> Outcome<bool> 
     owned::acl(&session, command, format).map(|()| true)
 }
 
-/// Says who may use a file and why, if it is a card's. Returns whether it is.
+/// Explains who may use a file, if it is on a card. Returns whether it is.
 ///
 /// # Errors
 /// The session refuses it.

@@ -1,4 +1,4 @@
-//! `holdfast volume mount`: file systems of one card or of several, each mount for one user.
+//! `holdfast volume mount`: mounts file systems of one or several cards, each mount for one user.
 
 use super::opened::{Card, RetainedCard, open};
 use super::sessions;
@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often the anchors are looked at, and the sessions.
+/// How often the anchors and the sessions are checked.
 const PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
@@ -27,11 +27,11 @@ struct MountOutput {
     mounts: Vec<PathBuf>,
 }
 
-/// A mount that is wanted.
+/// A mount that the user asks for.
 struct MountRequest {
     card: usize,
     partition: u32,
-    /// Whose, as `--session` has it.
+    /// The session's user, as in `--session`.
     user: String,
     directory: PathBuf,
 }
@@ -94,7 +94,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
     kept.iter().zip(&anchors).try_for_each(|(card, now)| anchor::write(&card.remembered.anchor, now))
 }
 
-/// Opens the cards that are named, each once, and says what is to be mounted where.
+/// Opens the named cards, each once, and lists what is to be mounted where.
 fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<Card>, Vec<MountRequest>)> {
     let first = open(&arguments.device, &arguments.sidecar, places, arguments.freshness_unknown)?;
     let partition = first.partition(arguments.partition)?;
@@ -131,7 +131,7 @@ fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<
     Ok((cards, wanted))
 }
 
-/// Waits until all is unmounted, or until it is told to end; keeps the anchors.
+/// Serves until everything is unmounted or a signal ends it, and updates the anchors.
 fn serve(stack: &Stack, mounts: &mut Mounts, cards: &[RetainedCard]) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let mut kept: Vec<Option<_>> = vec![None; cards.len()];
@@ -157,9 +157,9 @@ fn tell(text: &str) {
 /// A mount of one session.
 struct OneMount {
     directory: PathBuf,
-    /// Whose, as `--session` has it.
+    /// The session's user, as in `--session`.
     user: String,
-    /// Its number: something else may be mounted there once it is gone.
+    /// The id of the mount: something else may be mounted there after it has ended.
     id: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ impl OneMount {
         Ok(OneMount { directory, user: user.to_owned(), id })
     }
 
-    /// Frees the directory, if that is still to be done.
+    /// Unmounts the directory, unless that was done.
     fn close(&self) {
         let Some(id) = self.id else { return };
         match mountpoint::unmount_only(&self.directory, id, UnmountMode::Lazily) {
@@ -179,11 +179,13 @@ impl OneMount {
     }
 }
 
-/// Mounts by the number of their session; those that have ended are none. The others are to be free at the end.
+/// Mounts by the number of their session; `None` for those that have ended. The others are unmounted at the
+/// end.
 struct Mounts(Vec<Option<OneMount>>);
 
 impl Mounts {
-    /// Frees the directories of sessions that have ended. Returns what is to be told of those that were not unmounted.
+    /// Unmounts the directories of sessions that have ended. Returns messages about those that were not
+    /// unmounted by a user.
     fn close_ended(&mut self, stack: &Stack) -> Vec<String> {
         let mut told = Vec::new();
         for (number, mount) in self.0.iter_mut().enumerate() {

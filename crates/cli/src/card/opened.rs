@@ -1,4 +1,4 @@
-//! A card that is opened with its sidecar, and looked at before anybody uses it.
+//! Opens a card with its sidecar, and checks it before anybody uses it.
 
 use super::bus;
 use super::failing::bad;
@@ -17,21 +17,21 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes read at once when metadata is verified.
+/// Bytes read at once while metadata is verified.
 const RUN_BYTES: u64 = 256 << 10;
-/// Bytes at the beginning of a disk where its partition table is.
+/// Bytes at the beginning of a disk that contain its partition table.
 const TABLE_BYTES: u64 = 1 << 20;
 
-/// A volume that is lent to who answers processes that look at it, and comes back.
+/// A volume that is lent to a thread that serves reads of examining processes, and then taken back.
 pub(super) struct Lent(Arc<Mutex<Option<Volume>>>, u64);
 
 impl Lent {
-    /// Lends the disk, which is the first `disk_bytes` of it; not the policy table that follows.
+    /// Lends the disk, which is the first `disk_bytes` of the volume, without the policy table after it.
     pub(super) fn new(volume: Volume, disk_bytes: u64) -> Lent {
         Lent(Arc::new(Mutex::new(Some(volume))), disk_bytes)
     }
 
-    /// What reads it.
+    /// A source that reads the lent volume.
     pub(super) fn source(&self) -> Source {
         let (lent, disk_bytes) = (Arc::clone(&self.0), self.1);
         Arc::new(move |offset, into| {
@@ -49,7 +49,7 @@ impl Lent {
     }
 }
 
-/// What reads a plain device.
+/// A source that reads a plain device.
 pub(super) fn plain(device: Arc<dyn Device>) -> Source {
     Arc::new(move |offset, into| {
         let end = offset.checked_add(into.len() as u64).filter(|end| *end <= device.size_bytes());
@@ -58,23 +58,23 @@ pub(super) fn plain(device: Arc<dyn Device>) -> Source {
     })
 }
 
-/// A card that is opened.
+/// An opened card.
 pub(super) struct Card {
     pub(super) path: PathBuf,
     pub(super) sidecar: PathBuf,
     pub(super) place: DiskLayout,
     pub(super) remembered: Remembered,
-    /// Bytes of the disk, of which the last, short of a block, are not used.
+    /// Bytes of the disk. The last ones that do not fill a block are not used.
     device_bytes: u64,
     volume: Volume,
     bus: String,
     _lock: FileLock,
 }
 
-/// Opens a card, verified against what is known here of how new it is.
+/// Opens a card, and verifies that it is as new as this machine's anchor says.
 ///
 /// # Errors
-/// The sidecar is missing or another card's; the card is not the newest, or nothing is known of that.
+/// The sidecar is missing or belongs to another card, or the card is not the newest, or there is no anchor.
 pub(super) fn open(
     device: &std::path::Path,
     sidecar: &std::path::Path,
@@ -139,10 +139,10 @@ pub(super) fn open(
 }
 
 impl Card {
-    /// Finds a partition by its number; the only one if none is named.
+    /// Finds a partition by its number; without a number, the only one.
     ///
     /// # Errors
-    /// There is none, or are several.
+    /// There is none, or there are several.
     pub(super) fn partition(&self, number: Option<u32>) -> Outcome<u32> {
         let numbers: Vec<u32> = self.place.partitions.iter().map(|one| one.number).collect();
         let list = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
@@ -161,11 +161,11 @@ impl Card {
         }
     }
 
-    /// That the disk still says what it said when owners were given, of these partitions, and that nobody else has
-    /// written to their metadata since. What is in files is verified when it is read.
+    /// Checks that the layout of these partitions is still as when owners were assigned, and that nobody else
+    /// has written to their metadata since. The content of files is verified when it is read.
     ///
     /// # Errors
-    /// Something has changed.
+    /// The disk has changed.
     pub(super) fn check(self, numbers: &[u32]) -> Outcome<Card> {
         let Card { path, sidecar, place, volume, .. } = &self;
         let changed = |what: String| {
@@ -207,7 +207,7 @@ impl Card {
         Ok(Card { path, sidecar, place, remembered, device_bytes, volume, bus, _lock })
     }
 
-    /// Takes it apart: for a stack, and what is to be kept until it ends.
+    /// Splits the card into a plan for a stack, and what must be retained until the stack ends.
     pub(super) fn into_plan(self) -> Outcome<(DiskPlan, RetainedCard)> {
         self.volume.start()?;
         let Card { path, place, remembered, volume, bus, _lock, .. } = self;
@@ -215,14 +215,14 @@ impl Card {
     }
 }
 
-/// What is kept of a card while a stack has it.
+/// What is retained of a card while a stack uses it.
 pub(super) struct RetainedCard {
     pub(super) path: PathBuf,
     pub(super) remembered: Remembered,
     _lock: FileLock,
 }
 
-/// Reads a part of a volume, for its verification only.
+/// Reads a part of a volume only to verify it.
 fn verify(volume: &Volume, from: u64, to: u64) -> Result<(), VolumeError> {
     let mut bytes = vec![0; RUN_BYTES as usize];
     let mut at = from / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -235,7 +235,7 @@ fn verify(volume: &Volume, from: u64, to: u64) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// An error of a process that looked at a card.
+/// The failure for an error of a process that examined a card.
 pub(super) fn refused(path: &std::path::Path, error: StackError) -> Failure {
     match error {
         StackError::Component(words) => Failure::new(Exit::Data, format!("{}: {words}", path.display())),

@@ -1,5 +1,5 @@
-//! `holdfast program acl` on volumes, and `holdfast volume owner`: through the session of the mount, in its user's
-//! name.
+//! `holdfast program acl` on volumes, and `holdfast volume owner`: both are requests to the session of the
+//! mount, in its user's name.
 
 use super::session::Session;
 use super::whom::{entry, flagged, on_volume, shown, shown_entry};
@@ -12,13 +12,13 @@ use holdfast_stack::session_requests::{SessionReply, SessionRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct OwnerOutput {
     path: PathBuf,
     owner: String,
     acl: Vec<String>,
-    /// Other blocks of the file have other owners or ACLs: a change did not reach all of it.
+    /// Whether other blocks of the file have other owners or ACLs, because a change did not reach all of it.
     mixed: bool,
 }
 
@@ -54,7 +54,7 @@ fn acl_text(shown: &OwnerOutput) -> String {
     }
 }
 
-/// Files at a path, or below it.
+/// The file at a path; if `recursive`, also those below it.
 fn files(file: &Path, recursive: bool) -> Outcome<Vec<MountedFile>> {
     let mut todo = vec![mounted::find(file)?];
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
         }
     };
     for place in files(file, recursive)? {
-        // Nobody owns an empty file, which is no reason to leave the others.
+        // An empty file has no owner; the other files are changed nevertheless.
         let is_empty = std::fs::metadata(&place.path).is_ok_and(|seen| seen.len() == 0);
         if !(recursive && is_empty) {
             change(session, &place, changes.clone())?;

@@ -1,4 +1,5 @@
-//! `holdfast program why` on volumes: whom a file's ACL lets do what, and who was refused in a session for a program.
+//! `holdfast program why` on volumes: lists what a file's ACL permits, and who was refused in a session for a
+//! program.
 
 use super::session::Session;
 use super::whom::{flagged, on_volume, shown, shown_entry};
@@ -14,9 +15,9 @@ use std::path::{Path, PathBuf};
 #[derive(Serialize)]
 struct Explained {
     file: PathBuf,
-    /// Whose session was asked.
+    /// The user of the session.
     session: String,
-    /// Empty if the file is not the session's to look at.
+    /// Empty if the session may not see it.
     owner: String,
     acl: Vec<String>,
     verdict: Option<Judged>,
@@ -82,7 +83,7 @@ pub fn run(session: &Session, place: &MountedFile, who: Option<&str>, format: Fo
     format.print(&explained, describe)
 }
 
-/// Whom an ACL lets do what: a principal by its name, a program also by what it is.
+/// What an ACL permits to a principal, given by name, or to a program, also by its digest.
 fn judge(
     who: &str,
     owner: &Principal,

@@ -1,5 +1,5 @@
-//! Whose the files of a card become that is adopted: one user's, others' below the directories that are named, and, where
-//! the card had owners before, theirs whose content is what it was.
+//! The owners of files on a card that is adopted: one user by default; others for the directories that are
+//! named; and, if the card had owners before, those owners for files whose content is unchanged.
 
 use super::failing::bad;
 use super::sidecar::{Sidecar, read_record};
@@ -21,14 +21,15 @@ use std::sync::Arc;
 /// Bytes compared at once.
 const COMPARED_BYTES: u64 = 256 << 10;
 
-/// Who is named on the command line.
+/// The owners that the command line names.
 pub(super) struct Owners {
     principals: Vec<Principal>,
-    /// Partition (any, if none), directory in lower case, and whose it is.
+    /// The partition (any if `None`), the directory in lower case, and the number of its owner.
     directories: Vec<(Option<u32>, String, u16)>,
 }
 
-/// A directory as it is compared: `/a/b`, in lower case, as FAT does not tell cases apart; the root is empty.
+/// A directory in the form in which it is compared: `/a/b`, in lower case, because FAT ignores case; the root
+/// is empty.
 fn normal(path: &str) -> String {
     let parts = path.split('/').filter(|part| !part.is_empty());
     parts.fold(String::new(), |path, part| path + "/" + &part.to_lowercase())
@@ -36,7 +37,7 @@ fn normal(path: &str) -> String {
 
 impl Owners {
     /// # Errors
-    /// A name is none.
+    /// A name is not valid.
     pub(super) fn new(arguments: &Adopt) -> Outcome<Owners> {
         let mut owners = Owners { principals: Vec::new(), directories: Vec::new() };
         owners.number(user(&arguments.user)?);
@@ -44,7 +45,7 @@ impl Owners {
             let number = owners.number(user(name)?);
             owners.directories.push((*partition, normal(directory), number));
         }
-        // The longest path that fits says whose a file is.
+        // The longest matching path decides about a file's owner.
         owners.directories.sort_by_key(|(_, directory, _)| std::cmp::Reverse(directory.len()));
         Ok(owners)
     }
@@ -61,7 +62,7 @@ impl Owners {
         &self.principals
     }
 
-    /// What tells, of a path in a partition, whose it is.
+    /// A function that returns the owner of a path in a partition.
     pub(super) fn of(&self) -> OwnerOf {
         let directories = self.directories.clone();
         Arc::new(move |number, path| {
@@ -76,17 +77,18 @@ impl Owners {
     }
 }
 
-/// A card as it was when it was used last, with the owners that it had.
+/// A card as it was at its last use, with the owners that it had.
 pub(super) struct Before {
     volume: Volume,
     policy: Policy,
     place: DiskLayout,
 }
 
-/// Opens a card as it was when it was used last, by its old sidecar. Neither the card nor the old policy table is changed.
+/// Opens a card as it was at its last use, with its old sidecar. Neither the card nor the old policy table is
+/// changed.
 ///
 /// # Errors
-/// The sidecar is not whole, older than what is known here, or another card's.
+/// The sidecar is damaged, older than this machine's anchor, or another card's.
 pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &VolumeFolders) -> Outcome<Before> {
     let files = Sidecar::new(old);
     let (policy, log) = (Medium::open(&files.policy)?, Medium::open(&files.log)?);
@@ -108,7 +110,7 @@ pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Volume
     let opened =
         Volume::open(joined, log.device.clone(), &key, Options::default(), Some(&known), opening::salt()?);
     let (volume, _) = opened?;
-    // The log was opened, and goes on from here: so does what is known of it.
+    // Opening has continued the log, so the anchor is updated.
     anchor::write(&remembered.anchor, &volume.anchor())?;
     let place = read_record(&volume, &policy.path)?
         .ok_or_else(|| bad(&policy.path, "says nothing of a card, so it had no owners"))?;
@@ -124,8 +126,8 @@ pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Volume
 }
 
 impl Before {
-    /// Gives files whose blocks are where they were, with the content that they had, to whom they belonged. How many
-    /// runs of blocks that were.
+    /// Assigns files to their previous owners if their blocks have the same positions and content as before.
+    /// Returns the number of runs of blocks.
     pub(super) fn keep(
         &self,
         owners: &mut Owners,
@@ -154,8 +156,9 @@ impl Before {
         kept
     }
 
-    /// Whether blocks have what they had. Where the volume's blocks of 4096 bytes hold others' bytes too, at the ends of a
-    /// run, a change there cannot be told from one of the neighbour's: then what lies between decides.
+    /// Whether blocks have their previous content. At the ends of a run, a volume's block of 4096 bytes may
+    /// also contain others' bytes, so that a change there may be the neighbour's; then only the blocks in
+    /// between decide.
     fn is_same(&self, partition: &holdfast_stack::Partition, block: u64, count: u64, now: &Volume) -> bool {
         let geometry = &partition.geometry;
         let (each, whole) = (u64::from(geometry.block_bytes), BLOCK_BYTES as u64);
@@ -183,8 +186,8 @@ impl Before {
 mod tests {
     use super::*;
 
-    /// Proves: the longest directory that fits says whose a file is, whatever the case; a name that only begins alike is
-    /// another; a directory of one partition is none of another's.
+    /// Proves: the longest directory that fits says whose a file is, whatever the case; a name that only
+    /// begins alike is another; a directory of one partition is none of another's.
     #[test]
     fn whose() {
         let owners = |list: &[(Option<u32>, &str, &str)]| {

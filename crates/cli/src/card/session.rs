@@ -1,4 +1,4 @@
-//! A volume's session, to which commands speak through its mount.
+//! The session of a volume, to which commands send requests through its mount.
 
 use crate::programs::mounted::MountedFile;
 use holdfast_failure::{Exit, Failure, Outcome};
@@ -8,18 +8,18 @@ use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::path::Path;
 
-/// A session that answers.
+/// A session that answered.
 pub struct Session {
     directory: File,
-    /// Whose it is.
+    /// Facts about the session.
     pub facts: SessionFacts,
 }
 
 impl Session {
-    /// The session of a mount, if it is a volume's.
+    /// The session of a mount; `None` if it is not a volume's.
     ///
     /// # Errors
-    /// It is one, and does not obey whoever asks.
+    /// It is a volume's, but refuses this user.
     pub fn of(mount: &Path) -> Outcome<Option<Session>> {
         let failed =
             |error: std::io::Error| Failure::new(Exit::MountPoint, format!("{}: {error}", mount.display()));
@@ -38,7 +38,7 @@ impl Session {
     /// The session of a mount of a volume.
     ///
     /// # Errors
-    /// It is none.
+    /// The mount is not a volume's.
     pub fn at(mount: &Path) -> Outcome<Session> {
         Session::of(mount)?.ok_or_else(|| {
             let message = format!("{}: is no mount of a volume with owners", mount.display());
@@ -56,8 +56,8 @@ impl Session {
         decode_reply(&exchange(&self.directory, &bytes).map_err(failed)?)
     }
 
-    /// Sends a request about a file, with its path before what is refused. The kernel keeps the file's number
-    /// meanwhile.
+    /// Sends a request about a file; failures name its path. The file is kept open meanwhile, so that the
+    /// kernel retains its inode number.
     ///
     /// # Errors
     /// As [`Session::request`].

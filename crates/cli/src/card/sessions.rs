@@ -1,4 +1,4 @@
-//! Sessions of a volume's mount: whose each is, what it may prove, and who may come in.
+//! The sessions of a volume's mount: their users, what they may prove, and which programs may use them.
 
 use super::{credential, whom};
 use crate::volume::args::Mount;
@@ -11,13 +11,13 @@ use holdfast_program_identity::manifest;
 use holdfast_stack::{PEOPLE_MAX, People, ProgramGate, Session};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of credentials that a session begins with.
+/// Most bytes of the credentials with which a session begins.
 const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 
-/// Users with keys and groups, as the command line has them.
+/// The users with keys, and the groups, from the command line.
 ///
 /// # Errors
-/// A name is none, a key cannot be read, or they are too many.
+/// A name is not valid, a key cannot be read, or there are too many.
 pub fn people(arguments: &Mount) -> Outcome<People> {
     let mut people = People::default();
     for (user, key) in &arguments.user_keys {
@@ -42,7 +42,7 @@ fn name(text: &str) -> Outcome<Name> {
     Name::new(text).map_err(|error| Failure::new(Exit::Usage, error))
 }
 
-/// User and group ids of a user of this machine, if there is one of that name.
+/// The user and group ids of a user of this machine, if there is one of that name.
 fn ids(user: &str) -> Option<(u32, u32)> {
     let table = std::fs::read_to_string("/etc/passwd").ok()?;
     table.lines().find_map(|line| {
@@ -54,7 +54,7 @@ fn ids(user: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Whose a session is: a user by name, or a program.
+/// The principal of a session: a user by name, or a program.
 fn session_of(text: &str) -> Outcome<Principal> {
     if text.contains(':') {
         return whom::flagged(text);
@@ -62,10 +62,11 @@ fn session_of(text: &str) -> Outcome<Principal> {
     Ok(Principal::User(name(text)?))
 }
 
-/// Mounts a session of a partition, by its disk and number. `own` is the user of the first, whose programs sessions for programs are for.
+/// Mounts a session of a partition, given by its disk and number. `own` is the user of the first session;
+/// sessions for programs are for programs of this user.
 ///
 /// # Errors
-/// It is nobody's, or cannot be mounted.
+/// The principal is not valid, or it cannot be mounted.
 pub fn open(
     arguments: &Mount,
     source: &Path,
@@ -83,11 +84,11 @@ pub fn open(
         Principal::User(name) => name.as_str(),
         _ => own,
     };
-    // Who is no user of this machine is whoever mounts.
+    // If the name is no user of this machine, the mounting user's ids are used.
     let (uid, gid) = ids(of).filter(|_| is_root).unwrap_or(mine);
     let options = Options {
         source: source.display().to_string(),
-        // Permissions are the user's alone, and the session checks who asks.
+        // Permissions admit only the user, and the session checks the caller.
         allow_other: arguments.allow_other || uid != mine.0,
         read_only: false,
         no_exec: false,

@@ -1,4 +1,4 @@
-//! The files of a sidecar, and the record of where everything is on a card and in its policy table.
+//! The files of a sidecar, and the record of the layout of a card and its policy table.
 
 use super::failing::bad;
 use crate::volume::log::is_blank;
@@ -13,14 +13,14 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the log's circular part: a change of metadata goes into it whole.
+/// Bytes of the log's circular part. A change of metadata must fit into it.
 pub(super) const RING_BYTES: u64 = 64 << 20;
-/// The policy table takes a page for so many blocks, so that it cannot get full by how files lie.
+/// The policy table gets a page for so many blocks, so that it cannot become full however files are laid out.
 const BLOCKS_PER_PAGE: u64 = 168;
-/// The most it takes, as all of it is in memory.
+/// Most blocks of a policy table, because all of it is in memory.
 pub(super) const TABLE_BLOCKS_MAX: u64 = 4096;
 const TABLE_BLOCKS_MIN: u64 = 64;
-/// Begins the last block of `policy`; the version before had one partition, and was never released.
+/// The beginning of the last block of `policy`. Version 1 had one partition, and was never released.
 const MAGIC: &[u8; 16] = b"holdfast card 2\n";
 
 /// The files of a sidecar.
@@ -37,11 +37,11 @@ impl Sidecar {
         Sidecar { directory: directory.to_owned(), key: at("key"), log: at("log"), policy: at("policy") }
     }
 
-    /// Makes the file for a policy table of so many blocks and the record, with room on its disk. One that is there is
-    /// taken only if there is nothing in it: an attempt that came to nothing left it.
+    /// Creates the file for a policy table of so many blocks and the record, and reserves its disk space. An
+    /// existing file is used only if it is empty: a failed attempt left it.
     ///
     /// # Errors
-    /// It holds something; there is no room.
+    /// The file is not empty, or there is no room.
     pub(super) fn make_policy(&self, table_blocks: u64) -> Outcome<Medium> {
         make_private(&self.directory)?;
         let cannot = |error: std::io::Error| {
@@ -72,13 +72,13 @@ impl Sidecar {
     }
 }
 
-/// Blocks that the policy table of these file systems gets.
+/// Number of blocks of the policy table for these file systems.
 pub(super) fn table_blocks<'a>(geometries: impl Iterator<Item = &'a Geometry>) -> u64 {
     let blocks: u64 = geometries.map(Geometry::blocks).sum();
     (blocks / BLOCKS_PER_PAGE).clamp(TABLE_BLOCKS_MIN, TABLE_BLOCKS_MAX)
 }
 
-/// Bytes of a disk that are used: whole blocks.
+/// Bytes of a disk that can be used: whole blocks.
 pub(super) fn usable(disk: &Medium) -> u64 {
     disk.device.size_bytes() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
 }
@@ -87,7 +87,7 @@ fn record_at(volume: &Volume) -> u64 {
     volume.size_bytes() - BLOCK_BYTES as u64
 }
 
-/// Writes where everything is. From then on the card is one.
+/// Writes the record of the layout, which completes the card.
 pub(super) fn write_record(volume: &Volume, place: &DiskLayout) -> Result<(), VolumeError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(holdfast_crypto::encode(place));
@@ -96,7 +96,7 @@ pub(super) fn write_record(volume: &Volume, place: &DiskLayout) -> Result<(), Vo
     volume.write(record_at(volume), &bytes)
 }
 
-/// Reads where everything is; nothing if nobody wrote it.
+/// Reads the record of the layout; `None` if it was not written.
 pub(super) fn read_record(volume: &Volume, policy: &Path) -> Outcome<Option<DiskLayout>> {
     let mut bytes = vec![0; BLOCK_BYTES];
     volume.read(record_at(volume), &mut bytes)?;
@@ -117,7 +117,8 @@ mod tests {
     use holdfast_crypto::PublicKey;
     use holdfast_stack::{PARTITIONS_MAX, Partition};
 
-    /// Proves: the record has its bytes (a golden vector), and that of the most partitions there may be fits a block.
+    /// Proves: the record has the expected bytes (a golden vector), and one with the most partitions fits
+    /// into a block.
     #[test]
     fn record() {
         let geometry = Geometry { metadata_bytes: 0x1000, block_bytes: 512, data_blocks: 9 };
@@ -140,7 +141,8 @@ mod tests {
             "0900000000000000",
             "0000400000000000",
             "4000000000000000",
-            // Nobody signs. Records from before that was asked have zeroes here.
+            // No package signs for the drivers. In records from before that field was added, these bytes are
+            // zero.
             "00",
         ];
         assert_eq!(hex, expected.concat());

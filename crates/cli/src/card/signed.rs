@@ -1,5 +1,5 @@
-//! Volumes whose blocks belong to signed programs: which versions of Holdfast may be the drivers of their file systems is
-//! said by lists that a key has signed (`holdfast program sign`), not by this machine.
+//! Volumes whose blocks belong to signed programs: lists that a key has signed (`holdfast program sign`)
+//! decide which versions of Holdfast may run the drivers of their file systems, rather than this machine.
 
 use super::failing::bad;
 use holdfast_access::{KeyName, Name};
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
-/// A package, by `KEY/NAME`.
+/// Parses a package, `KEY/NAME`.
 ///
 /// # Errors
-/// It is none; the key cannot be read.
+/// The text is not a package, or the key cannot be read.
 pub(super) fn package(text: &str) -> Outcome<KeyName> {
     let wrong = |why: &dyn std::fmt::Display| {
         Failure::new(Exit::Usage, format!("'{text}': {why}"))
@@ -34,10 +34,10 @@ pub(super) fn own_digest() -> Outcome<Digest> {
     Ok(hashes::digest_of(&mut file).map_err(|error| bad(own, error))?.digest)
 }
 
-/// Those of the packages that list this program; all must.
+/// Returns the packages; each of them must list this program.
 ///
 /// # Errors
-/// One does not.
+/// A package does not list it.
 pub(super) fn listing<'a>(
     wanted: impl Iterator<Item = &'a KeyName>,
     own: &Digest,

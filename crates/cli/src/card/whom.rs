@@ -1,6 +1,7 @@
-//! Principals on volumes, as they are written. Texts have the form that they have in rules of a shared file system
-//! (`crate::programs::subjects`), and name people too. `hash:` is of a program's file, as `holdfast program show` prints it, so a principal on a volume shows it as it was
-//! written; conditions that a rule tolerates (`+interpreter`, `+jit`, `+plain`) are part of the principal.
+//! Principals on volumes, as people write them. The texts have the form that rules of a shared file system
+//! have (`crate::programs::subjects`), and can also name people. `hash:` is the digest of a program's file,
+//! as `holdfast program show` prints it, so a principal is displayed as it was written. Conditions that a
+//! rule tolerates (`+interpreter`, `+jit`, `+plain`) are part of the principal.
 
 use crate::programs::subjects::{hash, interpreter_meant};
 use holdfast_access::{
@@ -17,12 +18,12 @@ fn usage(why: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, why)
 }
 
-/// Words that may stand behind a program in an ACL entry (`prog:PATH=r+plain`) or a session (`prog:PATH+plain`), each with the
-/// condition of the program's process in which it is let in all the same.
+/// Words that may follow a program in an ACL entry (`prog:PATH=r+plain`) or a session (`prog:PATH+plain`),
+/// each with the condition of the program's process that it tolerates.
 const FLAGS: [(&str, Condition); 3] =
     [("interpreter", Condition::Interpreter), ("jit", Condition::LooseCode), ("plain", Condition::Traceable)];
 
-/// The conditions that an entry tolerates; `is_written` says which of [`FLAGS`] it has.
+/// The conditions that an entry tolerates; `is_written` returns which of [`FLAGS`] it has.
 fn tolerated(is_written: impl Fn(&str) -> bool) -> Conditions {
     let written = FLAGS.into_iter().filter(|(flag, _)| is_written(flag));
     written.fold(Conditions::CLEAN, |tolerated, (_, condition)| tolerated.with(condition))
@@ -32,10 +33,10 @@ fn program(term: Term, tolerated: Conditions) -> Principal {
     Principal::Such(Predicate::new(vec![term], tolerated).expect("one term is a tree"))
 }
 
-/// An entry of an ACL on a volume, as it is written.
+/// Parses an entry of an ACL on a volume.
 ///
 /// # Errors
-/// It is none, names what cannot be read, or an interpreter that is not meant as one.
+/// The text is no entry, names a file that cannot be read, or names an interpreter without `+interpreter`.
 pub fn entry(text: &str) -> Outcome<(Principal, Access)> {
     let RuleText { who, rights, interpreter, generated, plain } = parse(text).map_err(usage)?;
     let access = if rights == Rights::Read { Access::Read } else { Access::ReadWrite };
@@ -47,12 +48,13 @@ pub fn entry(text: &str) -> Outcome<(Principal, Access)> {
     Ok((principal(who, tolerated)?, access))
 }
 
-/// Whom a text names on a volume, with `+interpreter`, `+jit` and `+plain` behind a program.
+/// The principal that a text names on a volume; a program may be followed by `+interpreter`, `+jit` and
+/// `+plain`.
 ///
 /// # Errors
-/// As [`entry`].
+/// As for [`entry`].
 pub fn flagged(text: &str) -> Outcome<Principal> {
-    // Behind a key of OpenSSH or a φ, + is part of the name.
+    // In a key of OpenSSH or a φ, `+` is part of the name.
     let flags = text.split_once('+').map(|(who, flags)| (who, flags.split('+').collect::<Vec<_>>()));
     let is_flag = |word: &&str| FLAGS.iter().any(|(flag, _)| flag == word);
     match (principal(text, Conditions::CLEAN), flags) {
@@ -63,10 +65,10 @@ pub fn flagged(text: &str) -> Outcome<Principal> {
     }
 }
 
-/// Whom a text names on a volume.
+/// The principal that a text names on a volume.
 ///
 /// # Errors
-/// As [`entry`].
+/// As for [`entry`].
 pub fn principal(text: &str, tolerated: Conditions) -> Outcome<Principal> {
     let wrong = || {
         usage(format!("'{text}' names nobody")).hint(
@@ -107,7 +109,8 @@ pub fn principal(text: &str, tolerated: Conditions) -> Outcome<Principal> {
     }
 }
 
-/// A key by itself stands for nobody on a volume: its name there does, which only this key hands out.
+/// Replaces a key by its name on a volume: a key itself stands for nobody there, but only this key can give
+/// out that name.
 pub fn on_volume(principal: Principal, volume: &[u8; 16]) -> Principal {
     match principal {
         Principal::Key(key) => {
@@ -118,7 +121,7 @@ pub fn on_volume(principal: Principal, volume: &[u8; 16]) -> Principal {
     }
 }
 
-/// A principal as people write it, and what stands behind the rights.
+/// A principal as people write it, and the text that follows the rights.
 fn parts(principal: &Principal) -> (String, String) {
     let Principal::Such(predicate) = principal else {
         return match principal {
@@ -137,23 +140,23 @@ fn parts(principal: &Principal) -> (String, String) {
     }
 }
 
-/// A principal in words that [`principal`] reads.
+/// A principal as a text that [`principal`] parses.
 pub fn shown(principal: &Principal) -> String {
     let (who, suffix) = parts(principal);
     who + &suffix
 }
 
-/// An entry in words that [`entry`] reads.
+/// An entry as a text that [`entry`] parses.
 pub fn shown_entry(principal: &Principal, access: Access) -> String {
     let (who, suffix) = parts(principal);
     format!("{who}={access}{suffix}")
 }
 
-/// The rules that admit exactly a program that a principal stands for, as a mount's door judges them; and the package, if
-/// that is how it is named.
+/// The rules for a mount's guard that admit exactly the program that a principal stands for; and its package,
+/// if the principal is one.
 ///
 /// # Errors
-/// It stands for no program.
+/// The principal does not stand for a program.
 pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
     let none = || usage(format!("{}: a session for a program is for prog:, hash: or pkg:", shown(principal)));
     let (term, tolerates) = match principal {
@@ -188,7 +191,8 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
 mod tests {
     use super::*;
 
-    /// What is shown of an entry is read back as the same entry, and the rules for a program admit what the principal does.
+    /// Proves: an entry that is displayed is parsed back as the same entry, and the rules for a program admit
+    /// what the principal does.
     #[test]
     fn shown_is_read() {
         let hex = "ab".repeat(32);

@@ -1,4 +1,4 @@
-//! Evidence of a head: what notes that a server has signed prove, on a machine that has nothing else.
+//! Evidence about a head: what notes signed by a server prove, checked without any other files.
 
 use holdfast_checkpoint::checkpoint::{Checkpoint, log_key};
 use holdfast_checkpoint::note::Note;
@@ -6,9 +6,9 @@ use holdfast_crypto::{Digest, decode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::WitnessedHead;
 
-/// What a head of another history proves, in words, and whether it convicts the server. That the server has signed it is
-/// checked, by the list of keys that the superuser signed; what was shown before is as the device says, unless the server
-/// has signed that as well.
+/// What a head of another history proves, in words, and whether it convicts the server. Whether the server
+/// signed it is checked with the list of keys that the superuser signed. What the server sent before is only
+/// the device's statement, unless the server has signed that too.
 pub fn judge(file_system: &Digest, floor: &[u8], shown: &[u8], earlier: Option<&str>) -> (bool, String) {
     let (Ok(floor), Ok(shown)) = (decode::<Floor>(floor), decode::<WitnessedHead>(shown)) else {
         return (false, "what is kept cannot be read: this proves nothing".to_owned());

@@ -1,4 +1,5 @@
-//! `holdfast evidence merge`: two histories side by side in a directory, so that people can carry on.
+//! `holdfast evidence merge`: puts two histories side by side into a directory, so that people can continue
+//! their work.
 
 use super::statement;
 use super::verify::{LIMITS, read};
@@ -21,13 +22,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the server is waited for.
+/// How long to wait for the server.
 const DEADLINE: Duration = Duration::from_secs(30);
 const MEMORY_BYTES: usize = 64 << 20;
-/// Missing files told one by one.
+/// Most missing files that are listed.
 const TOLD_MAX: usize = 20;
 
-/// The findings, as they are printed and kept.
+/// The findings, as they are printed and stored.
 #[derive(Serialize)]
 struct Report {
     ours: String,
@@ -35,7 +36,7 @@ struct Report {
     made_ns: i64,
     comparison: Comparison,
     copied: u64,
-    /// What could not be copied: side and path, and why.
+    /// Files that could not be copied: side and path, and why.
     missing: Vec<(String, String)>,
     to: PathBuf,
 }
@@ -47,7 +48,7 @@ pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outc
         Some(theirs) => (side(theirs, directories)?, StatementView::Accepted),
         None => (ours.clone(), StatementView::Refused),
     };
-    // Forged ones are refused before anything of them is read.
+    // Forged statements are refused before anything in them is used.
     verify(&[ours.clone(), theirs.clone()], holdfast_client::statement::Limits { paths: 0, ..LIMITS })?;
     let source = source(&[&ours, &theirs], arguments, directories)?;
     let our_branch = opened(&ours, StatementView::Accepted, &source)?;
@@ -102,7 +103,7 @@ pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outc
     format.print(&report, |_| clean(&text))
 }
 
-/// A side: a file of evidence, or what this machine was shown.
+/// A side: a file of evidence, or what this machine has accepted.
 fn side(which: &Path, directories: &Directories) -> Outcome<LabeledStatement> {
     if which.is_file() {
         return read(which);
@@ -126,7 +127,7 @@ fn opened(
     })
 }
 
-/// Blocks of the files, of the cache, and of a server if one is named.
+/// A source with the blocks of the files, of the cache, and of a server if one is named.
 fn source(
     sides: &[&LabeledStatement],
     arguments: &Merge,

@@ -1,4 +1,4 @@
-//! Pieces of evidence that are kept on this machine.
+//! The pieces of evidence stored on this machine.
 
 use super::head;
 use crate::args::StateSelector;
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 /// Name of the folder in a state directory.
 const FOLDER: &str = "evidence";
-/// How the files end.
+/// The extension of the files.
 const EXTENSION: &str = "evidence";
-/// Kind of evidence that stops everything.
+/// The kind of evidence that freezes a mount.
 const WRONG_ORDER: &str = "wrong order of operations";
 
-/// The pieces kept in a state directory, oldest first; unreadable ones are left out.
+/// The pieces stored in a state directory, oldest first; unreadable ones are left out.
 pub fn kept_in(state_dir: &Path) -> Vec<Piece> {
     files_in(state_dir)
         .into_iter()
@@ -35,12 +35,12 @@ pub struct Piece {
     pub file: PathBuf,
     pub file_system: String,
     pub noticed_by_device: Option<u32>,
-    /// Nanoseconds since the epoch.
+    /// When it was noticed, in nanoseconds since 1970.
     pub noticed_ns: i64,
     pub kind: &'static str,
     /// What the server did, in words.
     pub explanation: String,
-    /// What anybody can check about it without trusting who kept it.
+    /// What anybody can check about it without trusting the one who stored it.
     pub check: String,
 }
 
@@ -50,7 +50,7 @@ impl Piece {
         self.kind == WRONG_ORDER
     }
 
-    /// Whether it is what was lost by a declared restore, which accuses nobody.
+    /// Whether it records what a declared restore lost, which accuses nobody.
     pub fn is_of_restore(&self) -> bool {
         self.file.to_string_lossy().ends_with("-lost.evidence")
     }
@@ -82,7 +82,7 @@ impl Piece {
     }
 }
 
-/// What kind of proof it is, and what it proves by itself.
+/// The kind of a proof, and what it proves by itself.
 pub fn check(evidence: &EvidenceFile) -> (&'static str, String) {
     match &evidence.proof {
         Proof::Block { reference, kind, served } => {
@@ -115,7 +115,7 @@ pub fn check(evidence: &EvidenceFile) -> (&'static str, String) {
     }
 }
 
-/// Why a file for others is not written.
+/// The failure that a file for others could not be written.
 pub fn kept(to: &Path, error: &std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::new(
@@ -144,7 +144,7 @@ pub fn files(which: &StateSelector, directories: &Directories) -> Outcome<Vec<Pa
     Ok(states(which, directories)?.iter().flat_map(|state_dir| files_in(state_dir)).collect())
 }
 
-/// Their names begin with the time, so by name is by age.
+/// The files of evidence, oldest first: their names begin with the time.
 pub fn files_in(state_dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(state_dir.join(FOLDER)) else { return Vec::new() };
     let mut found: Vec<PathBuf> = entries
@@ -156,7 +156,7 @@ pub fn files_in(state_dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The piece with this name or the only one that begins with it; or a file.
+/// The piece with this name, or the only one whose name begins with it; or a file with this path.
 pub fn find(name: &str, directories: &Directories) -> Outcome<PathBuf> {
     let all = files(&StateSelector { url: None, key: None }, directories)?;
     let mut matching: Vec<_> = all.into_iter().filter(|path| name_of(path).starts_with(name)).collect();

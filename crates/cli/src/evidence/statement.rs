@@ -1,4 +1,4 @@
-//! Statements for others: what this machine was shown, with what its cache knows of it.
+//! Statements for others: what this machine has accepted, with blocks from its cache.
 
 use super::pieces::kept;
 use crate::args::StateSelector;
@@ -21,14 +21,14 @@ use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often the state is tried again while somebody holds it.
+/// How often reading the state is retried while another process uses it.
 const ATTEMPTS: usize = 150;
 
-/// What is in every statement, for who gives it away.
+/// The notice about the content of a statement, for the one who gives it away.
 const NOTICE: &str = "It holds names, attributes and signatures, and the content of files small enough to lie in their \
                       inodes; no key. Whoever it is given to can read that.";
 
-/// What was written, as it is printed.
+/// The result as it is printed.
 #[derive(Serialize)]
 struct Written<'a> {
     file: &'a Path,
@@ -45,13 +45,15 @@ pub fn run(which: &str, key: Option<&Path>, to: &Path, directories: &Directories
     write(statement.into_evidence(words.to_owned()), to, format)
 }
 
-/// What this machine has accepted of a file system: asked of the process that serves it (`which` is a mount or an
-/// address), or read from the state (`which` is an address, with `key`). Without blocks but the membership.
+/// What this machine has accepted of a file system: from the process that serves it (`which` is a mount or an
+/// address), or from the state (`which` is an address, with `key`). It contains no blocks except those of the
+/// membership.
 pub fn of(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
     stated(which, key, directories, &FetchFloor)
 }
 
-/// What it has accepted at this moment: nothing that is under way is waited for, as its server may be lost.
+/// What this machine has accepted at this moment, without waiting for operations under way, because the
+/// server may be lost.
 pub fn accepted(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
     stated(which, key, directories, &FetchFloorNow)
 }
@@ -76,7 +78,7 @@ fn stated(
     Ok(Statement::of(floor, None, &*cache))
 }
 
-/// Takes along what the cache of this machine has.
+/// Adds blocks from this machine's cache.
 pub fn fill(statement: &mut Statement, directories: &Directories) -> Outcome {
     let known = Sources::of(&[statement]);
     let cache = cache(&statement.floor.file_system(), directories)?;
@@ -95,7 +97,7 @@ pub fn cache(file_system: &Digest, directories: &Directories) -> Outcome<Arc<dyn
     Ok(Arc::new(CacheOnly::open(*file_system, folder, bytes_max, evidence)))
 }
 
-/// Writes a piece of evidence for others.
+/// Writes a piece of evidence to a file for others.
 pub fn write(file: EvidenceFile, to: &Path, format: Format) -> Outcome {
     evidence::write_new(to, &file).map_err(|error| kept(to, &error))?;
     let statement = Statement::of_evidence(&file);
@@ -122,7 +124,8 @@ pub fn write(file: EvidenceFile, to: &Path, format: Format) -> Outcome {
     })
 }
 
-/// From whoever uses the state, or from the state itself. A mount that was just ended may still hold it.
+/// The floor from the process that uses the state, or from the state itself. Retries while a mount that has
+/// just ended still locks it.
 fn of_state(
     state_dir: &Path,
     request: &impl Request<Any = MountRequest, Reply = Encoded<Floor>>,
@@ -133,7 +136,7 @@ fn of_state(
     })
 }
 
-/// From the state of a key that is not in use.
+/// The floor from the state of a key that is not in use.
 fn read(state_dir: &Path) -> Outcome<Floor> {
     let failed = |why: String| Failure::new(Exit::Data, format!("{}: {why}", state_dir.display()));
     let none = || Failure::new(Exit::NoInput, format!("there is no state in {}", state_dir.display()));

@@ -1,4 +1,4 @@
-//! `holdfast evidence verify`: what files of evidence prove, on a machine that has nothing else.
+//! `holdfast evidence verify`: what files of evidence prove, checked without any other files.
 
 use super::head;
 use super::pieces::{Piece, open};
@@ -9,7 +9,7 @@ use holdfast_daemon::time::moment;
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::path::{Path, PathBuf};
 
-/// Paths compared, and differences listed.
+/// Most paths that are compared, and most differences that are listed.
 pub const LIMITS: Limits = Limits { paths: 1_000_000, differences: 10_000 };
 
 /// `holdfast evidence verify`
@@ -35,10 +35,10 @@ pub fn run(files: &[PathBuf], format: Format) -> Outcome {
     }
 }
 
-/// A statement out of a file.
+/// Reads a statement from a file.
 ///
 /// # Errors
-/// It cannot be read, is none, or is about a block.
+/// The file cannot be read, is no statement, or is about a block.
 pub fn read(file: &Path) -> Outcome<LabeledStatement> {
     let evidence = open(file)?;
     let statement = Statement::of_evidence(&evidence).ok_or_else(|| {
@@ -62,8 +62,8 @@ pub fn read(file: &Path) -> Outcome<LabeledStatement> {
     Ok(LabeledStatement { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement, met })
 }
 
-/// A piece about a head is proof as far as the server has signed both. One about a block has nothing signed by the server
-/// in it: what is wrong with the bytes can be seen, but not who sent them.
+/// A piece of evidence about a head is proof if the server has signed both heads. A piece about a block
+/// contains nothing signed by the server: it shows that the bytes are wrong, but not who sent them.
 fn by_itself(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
     let evidence = open(file)?;
     if Statement::of_evidence(&evidence).is_some() {

@@ -1,7 +1,8 @@
 //! Past states on the command line: `holdfast snapshot`, `holdfast history`, `holdfast restore`.
 //!
-//! The process that serves the mount lists, fetches and verifies them, and signs names. A restored file is copied through
-//! the mount by this command itself, in its user's name, so nobody can restore what they could not write.
+//! The process that serves the mount lists, fetches and verifies past states, and signs names. A restored
+//! file is copied through the mount by this command, as its user, so nobody can restore a file that they
+//! could not write.
 
 pub mod args;
 pub mod restore;
@@ -19,7 +20,7 @@ use holdfast_fuse::mountpoint;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// All kept states of a mount.
+/// All retained states of a mount.
 fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<PastState>> {
     let mut all: Vec<PastState> = Vec::new();
     loop {
@@ -38,24 +39,24 @@ fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<PastState>> {
 pub struct MountedPath {
     /// The mount.
     pub mount: PathBuf,
-    /// From there.
+    /// The path within the mount.
     pub path: PathBuf,
 }
 
 /// Finds the mount that a path is in.
 ///
 /// # Errors
-/// It is in none of holdfast's.
+/// The path is in no Holdfast mount.
 pub fn place(file: &Path) -> Outcome<MountedPath> {
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
     let whole = std::path::absolute(file).map_err(failed)?;
     if whole.components().any(|part| part == Component::ParentDir) {
         return Err(Failure::new(Exit::Usage, format!("{}: give the path without `..`", file.display())));
     }
-    // What is there of it may lead through links; what is not cannot.
+    // Links in the existing part of the path are resolved.
     let mut there = whole.clone();
     let mut rest: Vec<std::ffi::OsString> = Vec::new();
-    // The last name is meant itself, also if it is a link.
+    // The last name is not resolved, even if it is a link.
     if let Some(name) = whole.file_name() {
         rest.push(name.to_owned());
         there.pop();
@@ -125,7 +126,7 @@ fn line_of(state: &PastState) -> String {
     }
 }
 
-/// Says which name it is about.
+/// Adds the name to a failure's message.
 fn about(name: &str, failure: Failure) -> Failure {
     Failure { message: format!("{name}: {}", failure.message), ..failure }
 }

@@ -1,9 +1,10 @@
-//! `holdfast restore`: a tree is copied out of `.snapshots`, through the mount.
+//! `holdfast restore`: copies a tree out of `.snapshots`, through the mount.
 //!
 //! Invariants:
-//! - nothing is replaced without `--force`, and then only by what is complete: it is made under another name beside its
-//!   place, and then takes it (or, of a replaced one, changes places with it before that is removed);
-//! - the mount copies ranges of past files by reference, so no content crosses the network.
+//! - Nothing is replaced without `--force`, and then only by a complete copy. The copy is made under another
+//!   name beside its target and then renamed. If it replaces something, the two are exchanged, and then the
+//!   old one is removed.
+//! - The mount copies ranges of past files by reference, so no content crosses the network.
 
 use super::args::Restore;
 use super::{MountedPath, place, states};
@@ -28,7 +29,7 @@ struct Restored {
     path: PathBuf,
     files: u64,
     bytes: u64,
-    /// What cannot be made again: sockets and devices.
+    /// Files that cannot be restored: sockets and devices.
     left_out: Vec<PathBuf>,
 }
 
@@ -88,7 +89,7 @@ pub fn run(arguments: &Restore, directories: &Directories, format: Format) -> Ou
         rustix::fs::renameat_with(CWD, &fresh, CWD, at, how).map_err(|error| (at.clone(), error.into()))
     });
     bar.finish_and_clear();
-    // What was replaced, or what was not completed.
+    // Either what was replaced, or an incomplete copy.
     let left = remove(&fresh);
     made.map_err(|(at, error)| failed(&at, error))?;
     left.map_err(|error| failed(&fresh, error))?;
@@ -107,7 +108,7 @@ pub fn run(arguments: &Restore, directories: &Directories, format: Format) -> Ou
     })
 }
 
-/// The kept state that is meant.
+/// The retained state that the user means.
 fn find(at: &str, states: &[PastState]) -> Outcome<PastState> {
     if let Some(state) = states.iter().find(|state| state.name == at) {
         return Ok(state.clone());
@@ -125,8 +126,8 @@ fn find(at: &str, states: &[PastState]) -> Outcome<PastState> {
         .ok_or_else(|| none(format!("no state of {} or before is kept", moment(until_ns))))
 }
 
-/// The last nanosecond of a time that is written as far as people care (`2026-11-22`, `2026-11-22T21:30`), or a while
-/// before now (`2h`).
+/// The last nanosecond of a time that may be given only in part (`2026-11-22`, `2026-11-22T21:30`), or the
+/// time so long before now (`2h`).
 fn moment_of(text: &str, now_ns: i64) -> Option<i64> {
     let unit = text.chars().last()?;
     let seconds = match unit {
@@ -147,7 +148,7 @@ fn moment_of(text: &str, now_ns: i64) -> Option<i64> {
     {
         return None;
     }
-    // Names of times sort as the times do, so the time is found by halving.
+    // Names of times sort in order of time, so the time is found by bisection.
     let mut wanted = String::new();
     for (part, (before, length)) in
         digits.iter().zip([("", 4), ("-", 2), ("-", 2), ("T", 2), (".", 2), (".", 2)])
@@ -169,7 +170,7 @@ fn moment_of(text: &str, now_ns: i64) -> Option<i64> {
 
 type Copied = Result<(), (PathBuf, io::Error)>;
 
-/// Copies a tree. Links are copied, not followed.
+/// Copies a tree. Symbolic links are copied, not followed.
 fn copy(from: &Path, to: &Path, restored: &mut Restored) -> Copied {
     let at = |path: &Path| {
         let path = path.to_owned();
@@ -205,7 +206,7 @@ fn copy(from: &Path, to: &Path, restored: &mut Restored) -> Copied {
     rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| at(to)(error.into()))
 }
 
-/// Copies extended attributes, but for those that mean something to Holdfast itself.
+/// Copies extended attributes, except those with a meaning for Holdfast itself.
 fn attributes(from: &Path, to: &Path) -> io::Result<()> {
     let mut names = vec![0; 64 << 10];
     let length = rustix::fs::llistxattr(from, &mut names[..])?;
@@ -218,7 +219,7 @@ fn attributes(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what is there, if anything is.
+/// Removes a file or directory tree, if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -232,7 +233,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Proves: times are understood as people write them, to the end of what they say, and nonsense is not.
+    /// Proves: times are parsed as people write them, as the end of the given period, and other text is
+    /// rejected.
     #[test]
     fn times_are_understood() {
         let now = 1_700_000_000 * SECOND_NS;
@@ -252,7 +254,8 @@ mod tests {
         }
     }
 
-    /// Proves: a name is taken as it is, a time means the last state not after it, and what is not kept is said so.
+    /// Proves: a name is used as it is, a time means the last state not after it, and a missing state is
+    /// reported.
     #[test]
     fn the_state_meant_is_found() {
         let state = |name: &str, log_size, second: i64| PastState {

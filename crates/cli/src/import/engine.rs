@@ -1,4 +1,4 @@
-//! A file system that is not mounted, by an engine of this process.
+//! Imports into a file system that is not mounted, through an engine in this process.
 
 use super::source::{SourceFile, modified_ns};
 use super::target::{Put, Target, There, Trouble};
@@ -22,11 +22,11 @@ const PIECE_BYTES: usize = 1 << 20;
 static THREADS: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
-    /// Tells threads apart, of which each does one thing after another.
+    /// A number for each thread, under which its calls are made; a thread makes one call after the other.
     static THREAD: Cell<u32> = Cell::new(THREADS.fetch_add(1, Relaxed));
 }
 
-/// The file system, and the directory in it.
+/// A directory in the file system to import into.
 pub struct EngineTarget {
     files: Arc<FileSystem>,
     path: Vec<Vec<u8>>,
@@ -99,7 +99,7 @@ impl EngineTarget {
         put
     }
 
-    /// Looks a name up, and lets go of it afterwards.
+    /// Looks a name up, calls `use_it`, and releases the inode afterwards.
     fn with<T>(
         &self,
         directory: Ino,
@@ -129,7 +129,7 @@ impl EngineTarget {
                     found.insert(name, there(&attributes));
                     Ok(())
                 }
-                // Gone meanwhile.
+                // It was removed meanwhile.
                 Err(FsError::NotFound) => Ok(()),
                 Err(error) => Err(error),
             })

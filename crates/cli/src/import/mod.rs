@@ -1,4 +1,4 @@
-//! `holdfast fs import`: brings a tree that exists into a writable file system.
+//! `holdfast fs import`: imports an existing tree into a writable file system.
 
 pub mod args;
 mod engine;
@@ -32,14 +32,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use walk::{Report, Walk, Wishes};
 
-/// How long the server is waited for.
+/// How long to wait for the server.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Paths of each sort that are told to people.
+/// Most paths of each sort that are printed.
 const PATHS_SHOWN: usize = 20;
-/// How often it is tried again while another process begins or ends to use the key.
+/// How often the command retries while another process starts or stops using the key.
 const ATTEMPTS: usize = 50;
 
-/// What is printed.
+/// The result as it is printed.
 #[derive(Serialize)]
 struct ImportOutput {
     from: PathBuf,
@@ -89,7 +89,7 @@ pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Out
     verdict(&done.report)
 }
 
-/// Refuses a directory that no mount of ours is above: an address that was mistyped looks like one.
+/// Refuses a directory that is not in a Holdfast mount: a mistyped address would look like one.
 fn must_be_mounted(to: &Path) -> Outcome {
     let to = mountpoint::absolute(to.ancestors().find(|above| above.exists()).unwrap_or(Path::new(".")))?;
     let above = mountpoint::mounted()?.into_iter().filter(|mount| to.starts_with(&mount.directory));
@@ -105,7 +105,7 @@ fn must_be_mounted(to: &Path) -> Outcome {
 fn into_directory(from: &Path, to: &Path, wishes: Wishes) -> Outcome<Report> {
     let to = std::path::absolute(to)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", to.display())))?;
-    // The part of it that is there decides, as the rest is made below that.
+    // The existing part of the path decides, because the rest will be created below it.
     let there = to.ancestors().find_map(|above| std::fs::canonicalize(above).ok());
     if there.is_some_and(|there| there.starts_with(from)) {
         let message = format!("{}: it is in {}, which would never end", to.display(), from.display());
@@ -160,7 +160,7 @@ fn into_engine(
     state_dir: &Path,
     wishes: Wishes,
 ) -> Outcome<Report> {
-    // What an import that was killed left there is a copy of what is still in the directory it came from.
+    // An import that was killed may have left copies there; the files themselves are still in its source.
     let spool_dir = state_dir.join("import");
     let local = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", spool_dir.display()));
     match std::fs::remove_dir_all(&spool_dir) {
@@ -178,7 +178,7 @@ fn into_engine(
     let files = FileSystem::new(Arc::clone(engine), options)?;
     let report = walk(&EngineTarget::new(files, path), from, wishes);
     let _ = std::fs::remove_dir_all(&spool_dir);
-    // The order was found wrong: that says more than what failed first.
+    // If the server has broken the order, that explains more than the first failure.
     if let Some(frozen) = engine.status().frozen {
         return Err(holdfast_client::FsError::Frozen(Arc::new(frozen)).into());
     }

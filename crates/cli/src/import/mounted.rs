@@ -1,4 +1,4 @@
-//! A directory, of a mount or otherwise.
+//! Imports into a directory, in a mount or elsewhere.
 
 use super::source::{self, SourceFile, modified_ns};
 use super::target::{Put, Target, There, Trouble};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bytes read and written at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A directory.
+/// The directory to import into.
 pub struct MountedTarget {
     path: PathBuf,
     temporary: AtomicU64,
@@ -43,7 +43,7 @@ impl MountedTarget {
         let nameless = openat(CWD, directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode);
         let (file, temporary) = match nameless {
             Ok(file) => (File::from(file), None),
-            // Not every file system has files without a name.
+            // Some file systems do not support files without a name.
             Err(_) => {
                 let temporary = self.temporary(directory);
                 (File::options().read(true).write(true).create_new(true).open(&temporary)?, Some(temporary))
@@ -95,7 +95,7 @@ fn fill(file: &File, source: &SourceFile) -> io::Result<Put> {
     Ok(if source.is_unchanged()? { Put::Done } else { Put::Changed })
 }
 
-/// Gives a file or directory its attributes.
+/// Sets the attributes of a file or directory.
 fn dress(file: &File, metadata: &Metadata, xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> io::Result<()> {
     for (name, value) in xattrs {
         fsetxattr(file, name.as_slice(), value, XattrFlags::empty())?;

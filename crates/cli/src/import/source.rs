@@ -1,4 +1,4 @@
-//! The tree that is brought in: what is read of it, and whether it stayed as it was meanwhile.
+//! The source of an import: reads it, and checks that files did not change meanwhile.
 
 use holdfast_content::InodeKind;
 use holdfast_release::moment::nanoseconds;
@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Attributes of more bytes than this are not kept by any file system of ours.
+/// Most bytes of attributes that Holdfast stores.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// What kind of thing something is.
+/// The kind of a file, from its metadata.
 pub fn kind_of(metadata: &Metadata) -> InodeKind {
     let kind = metadata.file_type();
     match () {
@@ -28,15 +28,15 @@ pub fn kind_of(metadata: &Metadata) -> InodeKind {
     }
 }
 
-/// Time of last modification, nanoseconds since the epoch.
+/// The time of the last modification, in nanoseconds since 1970.
 pub fn modified_ns(metadata: &Metadata) -> i64 {
     nanoseconds(metadata.mtime(), metadata.mtime_nsec())
 }
 
-/// Names in a directory, and what they stand for.
+/// The names in a directory, with their metadata.
 ///
 /// # Errors
-/// I/O errors. What is gone meanwhile is left out.
+/// I/O errors. Names that vanish meanwhile are left out.
 pub fn list(directory: &Path) -> io::Result<BTreeMap<Vec<u8>, Metadata>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
@@ -50,7 +50,7 @@ pub fn list(directory: &Path) -> io::Result<BTreeMap<Vec<u8>, Metadata>> {
     Ok(found)
 }
 
-/// Opens what was found there as a file or directory, and nothing else.
+/// Opens a path as a file or directory, without following links or waiting.
 ///
 /// # Errors
 /// I/O errors.
@@ -59,7 +59,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// Attributes that go along: user.*.
+/// The attributes that are imported: `user.*`.
 ///
 /// # Errors
 /// I/O errors.
@@ -87,7 +87,7 @@ pub fn xattrs(file: &File) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 pub struct SourceFile {
     /// The file.
     pub file: File,
-    /// How it was when it was opened.
+    /// Its metadata when it was opened.
     pub metadata: Metadata,
     /// Its attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -108,7 +108,7 @@ impl SourceFile {
         Ok(SourceFile { file, metadata, xattrs })
     }
 
-    /// Where the file has data; all else are holes.
+    /// The ranges of the file that have data; all others are holes.
     ///
     /// # Errors
     /// I/O errors.
@@ -136,7 +136,7 @@ impl SourceFile {
         Ok(found)
     }
 
-    /// Whether the file is still as it was when it was opened.
+    /// Whether the file is unchanged since it was opened.
     ///
     /// # Errors
     /// I/O errors.
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// Proves: data is found around holes, and a change after opening is seen.
+    /// Proves: data is found around holes, and a change after opening is detected.
     #[test]
     fn holes_and_changes() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Where a tree is brought to, whatever stands behind it.
+//! The target of an import, with two implementations.
 
 use super::source::SourceFile;
 use holdfast_client::FsError;
@@ -10,15 +10,15 @@ use std::io;
 /// Why something could not be done.
 #[derive(Debug)]
 pub enum Trouble {
-    /// This machine's file systems, of the source or of a mount.
+    /// A local file system failed: the source's or a mount's.
     Local(io::Error),
-    /// The file system that is imported into.
+    /// The file system that is imported into failed.
     Engine(FsError),
-    /// Of what has this name.
+    /// A problem with the file of this name.
     Named(String, Box<Trouble>),
-    /// There is something else than a directory.
+    /// Something other than a directory is in the place of one.
     NotADirectory,
-    /// The number of a device does not fit.
+    /// The device number does not fit.
     DeviceNumber,
 }
 
@@ -47,13 +47,13 @@ impl From<FsError> for Trouble {
 }
 
 impl Trouble {
-    /// Of what has this name.
+    /// Adds the name of the file.
     pub fn named(self, name: impl Into<String>) -> Trouble {
         Trouble::Named(name.into(), Box::new(self))
     }
 }
 
-/// What is there already under a name.
+/// An existing file in the target.
 #[derive(Clone, Debug)]
 pub struct There {
     /// Its kind.
@@ -62,20 +62,20 @@ pub struct There {
     pub mode: u32,
     /// Its size in bytes.
     pub size: u64,
-    /// When it was modified last.
+    /// When it was modified last, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Its number of a device.
+    /// The device number, for device files.
     pub device_number: u32,
     /// Its inode number.
     pub ino: u64,
 }
 
-/// How a file came to be.
+/// The outcome of importing a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
-    /// It is there.
+    /// The file was imported.
     Done,
-    /// Its source changed while it was read, so it was left out.
+    /// The source changed while it was read, so the file was left out.
     Changed,
 }
 
@@ -84,19 +84,20 @@ pub trait Target: Sync {
     /// A directory in it.
     type Directory: Clone + Send + Sync;
 
-    /// The directory that everything goes into, made if needed; `None` if it is not there and must not be made.
+    /// The directory that everything is imported into. It is created if `make`; `None` if it is missing and
+    /// `make` is false.
     ///
     /// # Errors
     /// [`Trouble`].
     fn root(&self, make: bool) -> Result<Option<Self::Directory>, Trouble>;
 
-    /// What is in a directory.
+    /// The names in a directory.
     ///
     /// # Errors
     /// [`Trouble`].
     fn list(&self, directory: &Self::Directory) -> Result<BTreeMap<Vec<u8>, There>, Trouble>;
 
-    /// A directory that is there.
+    /// An existing directory in another.
     fn enter(&self, directory: &Self::Directory, name: &[u8], there: &There) -> Self::Directory;
 
     /// Makes a directory.
@@ -105,7 +106,7 @@ pub trait Target: Sync {
     /// [`Trouble`].
     fn make_directory(&self, directory: &Self::Directory, name: &[u8]) -> Result<Self::Directory, Trouble>;
 
-    /// Gives a directory its attributes.
+    /// Sets the attributes of a directory.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -116,7 +117,7 @@ pub trait Target: Sync {
         xattrs: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<(), Trouble>;
 
-    /// Brings in a file, whole, in the place of what has its name if it may.
+    /// Imports a file, atomically replacing one with the same name if there is one.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -152,7 +153,7 @@ pub trait Target: Sync {
         metadata: &Metadata,
     ) -> Result<(), Trouble>;
 
-    /// Gives a file one more name.
+    /// Adds another name of a file.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -164,19 +165,19 @@ pub trait Target: Sync {
     /// [`Trouble`].
     fn set_mode(&self, directory: &Self::Directory, name: &[u8], mode: u32) -> Result<(), Trouble>;
 
-    /// Removes a name, if it is a directory's an empty one's.
+    /// Removes a name; a directory must be empty.
     ///
     /// # Errors
     /// [`Trouble`].
     fn remove(&self, directory: &Self::Directory, name: &[u8], kind: InodeKind) -> Result<(), Trouble>;
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// [`Trouble`].
     fn link_target(&self, directory: &Self::Directory, name: &[u8]) -> Result<Vec<u8>, Trouble>;
 
-    /// Whether a file has the same bytes.
+    /// Whether a file has the same content as the source.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -187,7 +188,7 @@ pub trait Target: Sync {
         source: &SourceFile,
     ) -> Result<bool, Trouble>;
 
-    /// Waits until all is durable.
+    /// Waits until everything is durable.
     ///
     /// # Errors
     /// [`Trouble`].

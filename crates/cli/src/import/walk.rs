@@ -1,6 +1,7 @@
-//! Going through the two trees side by side, by many threads: what is there, what is to come, what is to go.
+//! Walks the two trees side by side, with several threads, to find what to create, replace and remove.
 //!
-//! Work is taken from a stack, so that what is begun is finished before more is begun, and little waits at a time.
+//! Tasks are taken from a stack, so that a directory that was begun is finished before others are begun, and
+//! few tasks wait.
 
 use super::source::{self, SourceFile, kind_of, modified_ns};
 use super::target::{Put, Target, There, Trouble};
@@ -14,25 +15,25 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are told of each sort; beyond, they are only counted.
+/// Most names that are listed of each sort; further ones are only counted.
 const TOLD_MAX: usize = 1000;
 
-/// What is wanted.
+/// The options of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// What differs is replaced.
+    /// Whether files that differ are replaced.
     pub replace: bool,
-    /// What is not in the source is removed.
+    /// Whether names that are not in the source are removed.
     pub delete: bool,
-    /// Bytes are compared.
+    /// Whether contents are compared byte by byte.
     pub checksum: bool,
-    /// Nothing is done.
+    /// Whether nothing is changed.
     pub dry_run: bool,
-    /// Threads.
+    /// Number of threads.
     pub parallel: usize,
 }
 
-/// Something that was not done, and why.
+/// A name that could not be imported.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Failed {
     /// Its path below the directory.
@@ -41,10 +42,10 @@ pub struct Failed {
     pub why: String,
 }
 
-/// What was done, or would be.
+/// What was done, or would be done in a dry run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Report {
-    /// Files brought in, replaced ones included.
+    /// Files imported, including replaced ones.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -56,41 +57,41 @@ pub struct Report {
     pub links: u64,
     /// Named pipes, sockets and devices made.
     pub special: u64,
-    /// Of all these: what was there before and differed.
+    /// How many of all these replaced something that differed.
     pub replaced: u64,
-    /// What was there and stayed, as it was the same.
+    /// Names that existed and were the same.
     pub unchanged: u64,
-    /// What was removed.
+    /// Names that were removed.
     pub removed: u64,
-    /// What was there and differs, and was left as it is.
+    /// Names that existed, differ, and were left as they are.
     pub refused: u64,
-    /// Their paths, the first thousand.
+    /// The paths of those, at most a thousand.
     pub refused_paths: Vec<String>,
-    /// Files that were changed while they were read, and left out.
+    /// Files that changed while they were read, and were left out.
     pub changed: u64,
-    /// Their paths, the first thousand.
+    /// The paths of those, at most a thousand.
     pub changed_paths: Vec<String>,
-    /// What could not be done.
+    /// Number of names that could not be imported.
     pub failed: u64,
-    /// What and why, the first thousand.
+    /// Those names with the reasons, at most a thousand.
     pub failures: Vec<Failed>,
 }
 
-/// A directory of both trees. There is nothing on the other side in a dry run in which it would be made.
+/// A directory in both trees. In a dry run, the target may not exist.
 struct Pair<D> {
     source: PathBuf,
     target: Option<D>,
-    /// Below the root of either.
+    /// The path below the root of either tree.
     path: Vec<u8>,
     metadata: Metadata,
-    /// Whether it was there before.
+    /// What the target had there before.
     was_there: Option<There>,
 }
 
 enum Task<D> {
-    /// Make a directory below another, then go through it.
+    /// Create a directory within another, then walk it.
     Directory { parent: Option<D>, name: Vec<u8>, pair: Pair<D> },
-    /// One name that is no directory's.
+    /// Import a name that is not a directory.
     Entry {
         parent: Option<D>,
         source: PathBuf,
@@ -99,7 +100,7 @@ enum Task<D> {
         metadata: Metadata,
         there: Option<There>,
     },
-    /// Remove what is not in the source.
+    /// Remove a name that is not in the source.
     Remove { parent: D, path: Vec<u8>, name: Vec<u8>, there: There },
 }
 
@@ -108,14 +109,14 @@ struct Later<D> {
     source: PathBuf,
     metadata: Metadata,
     path: Vec<u8>,
-    /// Whether it had other attributes.
+    /// Whether its attributes differed.
     differs: bool,
 }
 
 /// Device and inode number of a file in the source.
 type FileId = (u64, u64);
 
-/// The directory and name of a file that is there.
+/// The directory and name of a file in the target.
 type EntryPosition<D> = Option<(D, Vec<u8>)>;
 
 struct Link<D> {
@@ -131,7 +132,7 @@ struct Work<D> {
     busy: usize,
 }
 
-/// Brings a tree in.
+/// Imports a tree.
 pub struct Walk<'a, T: Target> {
     target: &'a T,
     wishes: Wishes,
@@ -139,20 +140,20 @@ pub struct Walk<'a, T: Target> {
     work: Mutex<Work<T::Directory>>,
     more: Condvar,
     report: Mutex<Report>,
-    /// Directories get their times when nothing is put into them any more.
+    /// Directories whose times are set at the end, when nothing is added to them any more.
     directories: Mutex<Vec<Later<T::Directory>>>,
-    /// Where files of several names are, once they are there: `None` while they are not.
+    /// For files with several names: where the first name is, or `None` until it is there.
     places: Mutex<HashMap<FileId, EntryPosition<T::Directory>>>,
     links: Mutex<Vec<Link<T::Directory>>>,
-    /// Directories in which something was made or removed.
+    /// Paths of directories in which something was created or removed.
     touched: Mutex<HashSet<Vec<u8>>>,
 }
 
 impl<'a, T: Target> Walk<'a, T> {
-    /// Brings what is in `source` into the target's root.
+    /// Imports the content of `source` into the target's root.
     ///
     /// # Errors
-    /// The roots cannot be used. All else is in the report.
+    /// The error, in words, if a root cannot be used. All other errors are in the report.
     pub fn run(
         target: &'a T,
         source: &Path,
@@ -178,13 +179,13 @@ impl<'a, T: Target> Walk<'a, T> {
             target: root,
             path: Vec::new(),
             metadata,
-            // It is the destination's own: it stays as it is.
+            // The root belongs to the destination, and its attributes stay as they are.
             was_there: None,
         });
         walk.work_off();
         let links = std::mem::take(&mut *walk.links.lock());
         walk.in_parallel(&links, |link| walk.link(link));
-        // The deepest first: each change in a directory changes its time.
+        // The deepest come first, because each change in a directory changes its time.
         let mut directories = std::mem::take(&mut *walk.directories.lock());
         let touched = std::mem::take(&mut *walk.touched.lock());
         directories.retain(|later| later.differs || touched.contains(&later.path));
@@ -249,7 +250,7 @@ impl<'a, T: Target> Walk<'a, T> {
         self.more.notify_all();
     }
 
-    /// Something is made or removed in the directory above `path`.
+    /// Notes that something was created or removed in the directory that contains `path`.
     fn touch(&self, path: &[u8]) {
         let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &path[..at]);
         let mut touched = self.touched.lock();
@@ -316,12 +317,12 @@ impl<'a, T: Target> Walk<'a, T> {
         }
     }
 
-    /// Compares what is in a directory with what is in the source's.
+    /// Compares a directory with the source's, and queues tasks for its names.
     fn descend(&self, pair: &Pair<T::Directory>) {
         let listed = source::list(&pair.source).map_err(Trouble::Local);
         let here = match listed {
             Ok(here) => here,
-            // Nothing is removed either: what is there may be in it.
+            // Nothing is removed from it either, because the source may have it.
             Err(error) => return self.fail(&pair.path, error),
         };
         let is_new = pair.was_there.is_none() && !pair.path.is_empty();
@@ -342,7 +343,7 @@ impl<'a, T: Target> Walk<'a, T> {
             let source = pair.source.join(OsStr::from_bytes(&name));
             let mut there = there.remove(&name);
             let is_directory = metadata.is_dir();
-            // A directory where something else is, or the other way round.
+            // One side has a directory, and the other has not.
             if let (Some(other), Some(target)) = (&there, &pair.target)
                 && (other.kind == InodeKind::Directory) != is_directory
             {
@@ -381,7 +382,7 @@ impl<'a, T: Target> Walk<'a, T> {
         self.add(tasks);
     }
 
-    /// Brings one name in that is no directory's.
+    /// Imports a name that is not a directory.
     fn enter(
         &self,
         parent: Option<&T::Directory>,
@@ -396,7 +397,8 @@ impl<'a, T: Target> Walk<'a, T> {
         if kind == InodeKind::File && metadata.nlink() > 1 {
             let mut places = self.places.lock();
             if places.contains_key(&file) {
-                // Another name of a file that is brought in: when that is there.
+                // A further name of a file that is imported under another: it is created once that one is
+                // there.
                 if let Some(parent) = parent {
                     let link = Link {
                         parent: parent.clone(),
@@ -431,7 +433,7 @@ impl<'a, T: Target> Walk<'a, T> {
         }
         if let (Some(parent), false) = (parent, self.wishes.dry_run) {
             self.touch(path);
-            // A file takes the place of another in one step.
+            // A file replaces another file in one step.
             if let Some(there) = &there
                 && !(kind == InodeKind::File && there.kind == InodeKind::File)
             {
@@ -507,7 +509,7 @@ impl<'a, T: Target> Walk<'a, T> {
         let Some((directory, name)) = place else {
             return match self.wishes.dry_run {
                 true => self.report.lock().links += 1,
-                // It was told why.
+                // The failure of the file itself is in the report.
                 false => self.fail(&link.path, "the file that this is another name of was not brought in"),
             };
         };
@@ -549,7 +551,7 @@ impl<'a, T: Target> Walk<'a, T> {
         }
     }
 
-    /// Removes a name and all below it.
+    /// Removes a name and everything below it.
     fn remove(&self, parent: &T::Directory, path: &[u8], name: &[u8], there: &There) -> Result<(), Trouble> {
         if there.kind == InodeKind::Directory {
             let directory = self.target.enter(parent, name, there);

@@ -1,8 +1,8 @@
-//! `mount.holdfast`: what mount(8) runs for a line of type `holdfast` in fstab. It is this program by another
-//! name, and turns the language of mount(8) into that of `holdfast mount`.
+//! `mount.holdfast`: the program that mount(8) runs for a line of type `holdfast` in fstab. It is this
+//! program under another name, and translates the options of mount(8) into those of `holdfast mount`.
 //!
-//! An option that asks for something is either done or refused. Ignored are only those that speak to others
-//! (when to mount, who may) and those that say what is so anyway.
+//! An option that asks for something is either obeyed or refused. Ignored are only options that are meant for
+//! other programs (when to mount, who may) and those that are always in effect.
 
 use crate::args::{Cli, Command};
 use crate::output::Format;
@@ -15,11 +15,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command as Process, ExitCode, Stdio};
 
-/// The name that mount(8) calls.
+/// The name under which mount(8) runs this program.
 const NAME: &str = "mount.holdfast";
 const USAGE: &str = "usage: mount.holdfast hf://HOST:PORT/FSID DIR [-sfnv] -o key=FILE[,OPTION...], or hf+release:ID@MIRROR DIR";
 
-/// Which mounts an option is for.
+/// The mounts to which an option applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum For {
     Any,
@@ -27,7 +27,7 @@ enum For {
     Release,
 }
 
-/// Options with a value, and what they are called in `holdfast mount`.
+/// Options with a value, and their names in `holdfast mount`.
 const VALUED: [(&str, &str, For); 22] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
@@ -52,12 +52,12 @@ const VALUED: [(&str, &str, For); 22] = [
     ("mirror", MIRROR, For::Release),
     ("refresh", "--refresh", For::Release),
 ];
-/// How addresses of releases and mirrors begin.
+/// The prefixes of addresses of releases and mirrors.
 const MIRRORS: [&str; 5] = [SCHEME, "http://", "https://", "s3://", "file://"];
-/// Those that may be given several times.
+/// Options that may be given several times.
 const MIRROR: &str = "--mirror";
 const WITNESS: &str = "--witness";
-/// Options without one.
+/// Options without a value.
 const PLAIN: [(&str, &str, For); 13] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
@@ -73,14 +73,14 @@ const PLAIN: [(&str, &str, For); 13] = [
     ("allow_stale", "--allow-stale", For::Release),
     ("require_sandbox", "--require-sandbox", For::Any),
 ];
-/// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
+/// Options that restore the default. Of two opposites, the later one is used, as always in fstab.
 const UNDONE: [(&str, &str); 3] = [("rw", "--read-only"), ("exec", "--no-exec"), ("soft", "--hard")];
-/// Meant for others: when to mount, and who may.
+/// Options for other programs: when to mount, and who may.
 const FOR_OTHERS: [&str; 15] = [
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "noowner",
     "group", "nogroup", "comment", "helper", "uhelper",
 ];
-/// Holdfast mounts with these whatever is asked.
+/// Options that are in effect for every mount.
 const ALWAYS: [&str; 10] = [
     "nosuid",
     "nodev",
@@ -94,14 +94,14 @@ const ALWAYS: [&str; 10] = [
     "loud",
 ];
 
-/// What mount(8) wants.
+/// The command line of mount(8), interpreted.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct MountCommandLine {
     /// Arguments for `holdfast`.
     arguments: Vec<OsString>,
-    /// Only look whether it makes sense (`-f`).
+    /// Whether only the options are checked (`-f`).
     fake: bool,
-    /// Say what was done (`-v`).
+    /// Whether to print what was done (`-v`).
     verbose: bool,
 }
 
@@ -110,7 +110,7 @@ pub fn is_meant(name: &OsStr) -> bool {
     Path::new(name).file_name().is_some_and(|name| name == NAME)
 }
 
-/// `mount.holdfast`, to its end.
+/// Runs `mount.holdfast`, and returns its exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(&arguments.collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,7 +121,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// What mount(8) and its callers understand, after mount(8), "Exit status".
+/// The exit code in the terms of mount(8), "Exit status".
 fn code(code: Exit) -> u8 {
     match code {
         Exit::Usage | Exit::NotAllowed => 1,
@@ -134,7 +134,7 @@ fn code(code: Exit) -> u8 {
 fn run(arguments: &[OsString]) -> Outcome {
     let wish = translate(arguments)?;
     let cli = Cli::try_parse_from(&wish.arguments).map_err(|error| {
-        // What clap says of the long names is true of the short ones.
+        // clap's message about the long option also fits the short one.
         let said = error.to_string();
         wrong(said.lines().next().unwrap_or(USAGE).trim_start_matches("error: "))
     })?;
@@ -154,11 +154,12 @@ fn run(arguments: &[OsString]) -> Outcome {
     }
 }
 
-/// Has the command of the other name do it: a release is served by the very command that is asked to mount it.
+/// Runs `holdfast mount` as a process of its own, because a release is served by the command that is asked to
+/// mount it.
 fn by_command(wish: &MountCommandLine) -> Outcome {
     let output = Process::new("/proc/self/exe")
         .arg0(&wish.arguments[0])
-        // What is after it begins with no dash, as it is the address of a release and a mount point.
+        // What follows is the address of a release and a mount point, neither of which begins with a dash.
         .args(wish.arguments[1..].iter().filter(|argument| *argument != "--"))
         .arg("--json")
         .stdin(Stdio::null())
@@ -166,7 +167,7 @@ fn by_command(wish: &MountCommandLine) -> Outcome {
         .map_err(|error| Failure::new(Exit::System, format!("the command cannot be run: {error}")))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
-        // Warnings, for one that it expires soon.
+        // Warnings, such as that the release will expire soon.
         eprint!("{said}");
         if wish.verbose {
             print!("{}", String::from_utf8_lossy(&output.stdout));
@@ -203,7 +204,7 @@ fn translate(arguments: &[OsString]) -> Outcome<MountCommandLine> {
             match flag {
                 's' => sloppy = true,
                 'f' => wish.fake = true,
-                // There is no mtab to leave alone.
+                // There is no mtab that could be left unchanged.
                 'n' => {}
                 'v' => wish.verbose = true,
                 'o' | 't' => {
@@ -230,7 +231,7 @@ fn translate(arguments: &[OsString]) -> Outcome<MountCommandLine> {
     Ok(wish)
 }
 
-/// Turns mount options into arguments of `holdfast mount`.
+/// Translates mount options into arguments of `holdfast mount`.
 fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
     let mut arguments: Vec<String> = Vec::new();
     for &option in options.iter().filter(|option| !option.is_empty()) {
@@ -253,7 +254,7 @@ fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
             let Some(value) = value.filter(|value| !value.is_empty()) else {
                 return Err(wrong(format!("option '{name}' needs a value: {name}=...")));
             };
-            // The later one counts.
+            // The later of two values is used.
             arguments.retain(|argument| {
                 long == MIRROR || long == WITNESS || argument.split('=').next() != Some(long)
             });
@@ -264,7 +265,7 @@ fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
         } else if let (Some(long), None) = (undone(), value) {
             arguments.retain(|argument| argument != long);
         } else if FOR_OTHERS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
-            // `user` is put there by mount(8) with a value, too.
+            // mount(8) passes `user` with a value, too.
         } else if ALWAYS.contains(&name) && value.is_none() {
         } else if !sloppy {
             return Err(refusal(option, name));
@@ -320,7 +321,7 @@ mod tests {
         failure.to_string()
     }
 
-    /// Proves: what asks something of holdfast gets there, and what speaks to others is left out.
+    /// Proves: options for Holdfast are passed on, and those for other programs are left out.
     #[test]
     fn options_are_translated() {
         assert_eq!(arguments("key=/k"), ["--key=/k"]);
@@ -374,7 +375,8 @@ mod tests {
         );
     }
 
-    /// Proves: a release is mounted without a key; what is for the other kind only is refused by name; mirrors add up.
+    /// Proves: a release is mounted without a key; options for the other kind only are refused by name;
+    /// several mirrors are passed on.
     #[test]
     fn releases() {
         let device = format!("hf+release:{}@https://m/", "5e".repeat(32));
@@ -408,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Proves: of opposites and repetitions the last counts.
+    /// Proves: of opposite or repeated options, the last one is used.
     #[test]
     fn the_last_option_counts() {
         assert_eq!(arguments("key=/a,hard,ro,soft,rw,key=/b"), ["--key=/b"]);
@@ -419,7 +421,7 @@ mod tests {
         );
     }
 
-    /// Proves: nothing that asks for what will not be done is let through, and the message names it.
+    /// Proves: an option that will not be obeyed is refused, and the message names it.
     #[test]
     fn what_is_not_done_is_refused() {
         for option in [
@@ -445,7 +447,7 @@ mod tests {
         assert!(message("hf://h:1/f /mnt -o key=/k -q").contains("-q"));
     }
 
-    /// Proves: the flags of mount(8), alone or together; sloppy (-s) lets unknown options pass.
+    /// Proves: the flags of mount(8) are parsed, alone or together; sloppy (-s) lets unknown options pass.
     #[test]
     fn flags_are_understood() {
         let wish = |line| wish(line).expect("it makes sense");
@@ -455,14 +457,14 @@ mod tests {
         assert!(!wish("hf://h:1/f /mnt -n -o key=/k").fake);
     }
 
-    /// Proves: it is recognised by name, wherever it lies.
+    /// Proves: the program is recognised by its name, in any directory.
     #[test]
     fn the_name_decides() {
         assert!(is_meant(OsStr::new("mount.holdfast")) && is_meant(OsStr::new("/sbin/mount.holdfast")));
         assert!(!is_meant(OsStr::new("holdfast")) && !is_meant(OsStr::new("/mount.holdfast/holdfast")));
     }
 
-    /// Proves: what is translated is what `holdfast mount` understands, and values are checked as there.
+    /// Proves: `holdfast mount` understands the translated options, and checks their values.
     #[test]
     fn values_are_checked() {
         let run = |options: &str| {

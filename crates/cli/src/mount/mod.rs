@@ -1,8 +1,8 @@
-//! `holdfast mount` and `holdfast umount`: who does it, and how it gets there.
+//! `holdfast mount` and `holdfast umount`: determine which process serves a mount, and ask it.
 //!
-//! One process serves all mounts of one key in one file system, because only one may sign with it. `mount` asks
-//! that process if it runs and becomes (or starts) it if not; `umount` asks it to publish what is unsaved and
-//! to unmount.
+//! One process serves all mounts of one key in one file system, because only one may sign with it. `mount`
+//! asks that process if it is running, and otherwise starts it or becomes it. `umount` asks it to publish
+//! what is unsaved and to unmount.
 
 pub mod helper;
 mod release;
@@ -32,9 +32,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a command tries when another process is just beginning or ending to use the key.
+/// How long a command retries while another process starts or stops using the key.
 const ANOTHER_WAIT: Duration = Duration::from_secs(15);
-/// How long `umount` waits for the process behind the last mount to end.
+/// How long `umount` waits for the process to end after its last mount.
 const END_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Mounted {
     /// Absolute path of the mount point.
     pub directory: PathBuf,
-    /// Address.
+    /// The address of the file system or release.
     pub address: String,
 }
 
@@ -82,7 +82,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
     Ok(())
 }
 
-/// Says which walls the processes of a mount were started without.
+/// Prints which sandbox restrictions a mount's processes lack.
 fn note_walls(state_dir: &Path) {
     let lacking = lacking_walls(state_dir).ok().flatten();
     if let Some(words) = lacking.and_then(|walls| weaker(&walls)) {
@@ -90,7 +90,8 @@ fn note_walls(state_dir: &Path) {
     }
 }
 
-/// Walls that the processes of the mounts of a key were started without; `None` if they are not listed.
+/// The sandbox restrictions that the processes of a key's mounts lack; `None` if the processes are not
+/// listed.
 fn lacking_walls(state_dir: &Path) -> Outcome<Option<Vec<Wall>>> {
     let Some(process) = Client::connect(state_dir)? else { return Ok(None) };
     let process = process.call(&Status)?.process;
@@ -98,7 +99,7 @@ fn lacking_walls(state_dir: &Path) -> Outcome<Option<Vec<Wall>>> {
     Ok(listed.iter().find(|listing| listing.pid == process).map(Listing::lacking))
 }
 
-/// Refuses a process that was started with fewer walls than are asked for now.
+/// Refuses to use a process that was started with fewer sandbox restrictions than are required now.
 fn demand_walls(state_dir: &Path) -> Outcome {
     if !all_walls_are_required() || lacking_walls(state_dir)?.is_some_and(|lacking| lacking.is_empty()) {
         return Ok(());
@@ -109,7 +110,7 @@ fn demand_walls(state_dir: &Path) -> Outcome {
     ))
 }
 
-/// Says so if there is no server, so that what is mounted is what is known here.
+/// Prints a note if the server cannot be reached, so that the mount only has what is cached here.
 fn note_if_away(state_dir: &Path) {
     let status = Client::connect(state_dir).ok().flatten().map(|process| process.call(&Status));
     let Some(Ok(status)) = status else { return };
@@ -124,10 +125,11 @@ fn note_if_away(state_dir: &Path) {
     }
 }
 
-/// Mounts, and says where the state is; `None` when the mount was served in the foreground and is gone again.
+/// Mounts; returns the mount and the state directory. `None` if the mount was served in the foreground and
+/// has ended.
 fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mounted, PathBuf)>> {
     let address: Address = arguments.url.parse()?;
-    // Before anything slow: a mount point that cannot be used is said at once.
+    // The mount point is checked before anything slow, so that an unusable one is reported at once.
     let directory = mountpoint::prepare(&arguments.directory)?;
     let Some(key_name) = &arguments.key else {
         return Err(Failure::new(Exit::Usage, "which key this device has is not said")
@@ -181,7 +183,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             let asked = demand_walls(&job.state_dir);
             match asked.and_then(|()| process.call(&requests::Mount(job.settings.clone()))) {
                 Ok(()) => return Ok(Some((done, job.state_dir))),
-                // It goes with the mount before this one, and the next process serves this one.
+                // The process is ending with an earlier mount; the next one will serve this mount.
                 Err(failure) if is_ending(&failure, &job.state_dir) && Instant::now() < end => {
                     std::thread::sleep(PAUSE);
                     continue;
@@ -201,7 +203,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
         let started = background::start(&job, &process_arguments(key_name, &job), &tell);
         bar.finish_and_clear();
         match started {
-            // Another process is about to serve this key, or about to end: see what it becomes.
+            // Another process is starting or stopping to use this key; the loop tries again.
             Err(failure) if failure.code == Exit::InUse && Instant::now() < end => std::thread::sleep(PAUSE),
             Err(failure) if failure.code == Exit::Unavailable && !arguments.write_back => {
                 let way =
@@ -213,7 +215,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     }
 }
 
-/// Whether a process failed to mount because it was ending.
+/// Whether a process could not mount because it was ending.
 fn is_ending(failure: &Failure, state_dir: &Path) -> bool {
     let is_gone = || Client::connect(state_dir).is_ok_and(|process| process.is_none());
     match failure.code {
@@ -223,7 +225,7 @@ fn is_ending(failure: &Failure, state_dir: &Path) -> bool {
     }
 }
 
-/// What is asked of witnesses, if any are named.
+/// The settings for witnesses, if any were given.
 fn witnesses(asked: &MountWitnesses) -> Outcome<Option<WitnessSettings>> {
     if asked.witness.is_empty() {
         return Ok(None);
@@ -238,7 +240,7 @@ fn witnesses(asked: &MountWitnesses) -> Outcome<Option<WitnessSettings>> {
     Ok(Some(settings))
 }
 
-/// What the background process shows of itself in `ps`.
+/// The arguments under which `ps` lists the background process.
 fn process_arguments(key: &Path, job: &Job) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["mount".into(), job.url.clone().into()];
     shown.push(job.settings.directory.clone().into());
@@ -273,7 +275,7 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
     Ok(())
 }
 
-/// Unmounts all that is mounted by name below a directory, and the directory.
+/// Unmounts everything that is mounted by name in an automounted directory, and then the directory.
 fn end_automount(directory: &Path, id: u64, lazy: bool, directories: &Directories) -> Outcome {
     let is_dead = match mountpoint::condition(directory) {
         Condition::Answers if automount::end(directory, lazy, directories)? => return Ok(()),
@@ -284,7 +286,7 @@ fn end_automount(directory: &Path, id: u64, lazy: bool, directories: &Directorie
     Ok(mountpoint::unmount_only(directory, id, manner)?)
 }
 
-/// The process behind a mount does not answer, so nothing of what it has can be saved now.
+/// The failure that the process behind a mount does not answer, so that nothing of it can be saved now.
 fn stuck(directory: &Path, process: Option<u32>) -> Failure {
     let (who, way) = match process {
         Some(process) if asking::is_stopped(process) => (
@@ -305,8 +307,8 @@ fn open_process(process: u32) -> Option<OwnedFd> {
     pidfd_open(process, PidfdFlags::empty()).ok()
 }
 
-/// Waits for the end of a process whose last mount is gone, for at most [`END_WAIT`]: until then it uses its state and its cache,
-/// which whoever unmounts may be about to remove or to copy.
+/// Waits until a process has ended after its last mount, for at most [`END_WAIT`]: until then it uses its
+/// state and cache, which the user may be about to remove or copy.
 fn wait_for_end(process: Option<OwnedFd>, state_dir: &Path) {
     let Some(process) = process else { return };
     if matches!(asking::ask(state_dir), Ok(DaemonState::Says(says)) if !says.mounts.is_empty()) {
@@ -316,10 +318,11 @@ fn wait_for_end(process: Option<OwnedFd>, state_dir: &Path) {
     let _ = poll(&mut ended, Some(&END_WAIT));
 }
 
-/// Unmounts; with what is to be said of it.
+/// Unmounts; returns a note for the user.
 fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
     let (directory, id) = (mount.directory.as_path(), mount.id);
-    // State directories are FSID/KEY, and the source of a mount is its address, with the file system's id in it.
+    // State directories are FSID/KEY, and the source of a mount is an address that contains the file system's
+    // id.
     let may_serve = |state_dir: &PathBuf| {
         let id = state_dir.parent().and_then(Path::file_name).and_then(OsStr::to_str);
         id.is_some_and(|id| mount.source.contains(id))
@@ -328,7 +331,7 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
     if condition != Condition::Dead {
         for state_dir in directories.all_states()?.iter().filter(|state_dir| may_serve(state_dir)) {
             match asking::ask(state_dir) {
-                // It holds what is unsaved.
+                // The process may have unsaved changes.
                 Ok(DaemonState::Silent(silent)) if condition == Condition::Stuck => {
                     if !lazy {
                         return Err(stuck(directory, Some(silent)));
@@ -336,7 +339,7 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
                     break;
                 }
                 Ok(DaemonState::Silent(_) | DaemonState::Nobody) => continue,
-                // One of another version may not be understood, and can be told to unmount all the same.
+                // A process of another version may not be understood, but can still be asked to unmount.
                 Ok(DaemonState::Says(_)) | Err(_) => {}
             }
             let Ok(Some(process)) = Client::connect(state_dir) else { continue };
@@ -344,7 +347,7 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
             let request = Unmount { directory: directory.to_owned(), lazy };
             match process.call(&request) {
                 Err(failure) if failure.code == Exit::MountPoint => {}
-                // It went away with its last mount before it could answer.
+                // It ended with its last mount before it could reply.
                 Err(failure) if failure.code == Exit::Unavailable => {
                     wait_for_end(served_by, state_dir);
                     break;
@@ -361,13 +364,14 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
             return Ok(None);
         }
     }
-    // Its process is dead, or somebody else's: the kernel tells it, and it publishes what is unsaved by itself.
+    // The mount's process is dead or belongs to another user. In the latter case it learns of the unmount
+    // from the kernel, and publishes what is unsaved by itself.
     if condition == Condition::Stuck && !lazy {
         return Err(stuck(directory, None));
     }
     let manner = if lazy || condition == Condition::Dead { UnmountMode::Lazily } else { UnmountMode::Gently };
     match mountpoint::unmount_only(directory, id, manner) {
-        // It has just gone by itself.
+        // It has just been unmounted.
         Err(mountpoint::MountError::NotMounted(_)) => Ok(None),
         done => Ok(done.map(|()| None)?),
     }

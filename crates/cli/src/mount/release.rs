@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Whether a release is meant, not a writable file system.
+/// Whether the arguments name a release, rather than a writable file system.
 pub fn is_meant(arguments: &Mount) -> bool {
     let url = &arguments.url;
     arguments.release.demands.id.is_some()
@@ -23,7 +23,8 @@ pub fn is_meant(arguments: &Mount) -> bool {
         || Path::new(url).is_dir()
 }
 
-/// Mounts. Returns what it is called; `None` when it was served in the foreground and is gone again.
+/// Mounts a release. Returns the mount point and its name; `None` if it was served in the foreground and has
+/// ended.
 pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(PathBuf, String)>> {
     if arguments.key.is_some() {
         let message =
@@ -55,7 +56,7 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
 /// The background process.
 pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcome {
     let source = source(arguments);
-    // It was looked at before this process was started.
+    // The source was checked before this process was started.
     let log = log_path(directories, &source.named()?.id.to_string())?;
     releases::run_in_background(&log, |tell| {
         let directory = mountpoint::prepare(&arguments.directory)?;
@@ -63,7 +64,8 @@ pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcom
     })
 }
 
-/// Opens the release, and says how it is mounted. `tell` is given what holds it up, and warnings.
+/// Opens the release and prepares the settings of its mount. `tell` is called with reasons for delays, and
+/// warnings.
 fn open(
     arguments: &Mount,
     source: &ReleaseSource,

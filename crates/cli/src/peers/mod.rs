@@ -53,7 +53,7 @@ fn go_on(which: &Path, directories: &Directories, format: Format) -> Outcome {
     })
 }
 
-/// What a process says of its peers; `None`: it meets none.
+/// The status of a process's peers; `None` if it meets none.
 pub fn of(status: &MountDaemonStatus) -> Option<PeersStatus> {
     serde_json::from_value(status.engine.get("peers")?.clone()).ok()
 }

@@ -1,5 +1,5 @@
-//! `holdfast program acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep
-//! out must not be able to end them through the mount itself.
+//! `holdfast program acl`: lists and changes a file's rules. It asks the process of the mount, because
+//! programs that are kept out by rules must not be able to remove them through the mount itself.
 
 use super::args;
 use super::mounted::{self, MountedFile, ask, children};
@@ -34,7 +34,7 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
     | AclCommand::Set(args::AclSet { file, .. })
     | AclCommand::Remove(args::AclRemove { file, .. })
     | AclCommand::Clear(args::AclClear { file, .. })) = &arguments.command;
-    // A volume's files have owners, and their session decides.
+    // Files on a volume have owners, and the volume's session decides about them.
     if card::acl(&mounted::find(file)?.mount, &arguments.command, format)? {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Which programs may use what: `holdfast program`.
+//! `holdfast program`: which programs may use which files.
 
 mod acl;
 pub mod args;

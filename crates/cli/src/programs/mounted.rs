@@ -1,4 +1,4 @@
-//! Files in mounts, and the daemons of their mounts.
+//! Finds files in mounts, and asks the daemons of these mounts.
 
 use holdfast_daemon::control::{Client, Request};
 use holdfast_daemon::mounts::requests::MountRequest;
@@ -8,20 +8,20 @@ use holdfast_fuse::mountpoint;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file in a mount, as its process knows it.
+/// A file in a mount.
 pub struct MountedFile {
-    /// Its path, absolute.
+    /// Its absolute path.
     pub path: PathBuf,
-    /// Its number.
+    /// Its inode number.
     pub inode: u64,
-    /// Where it is mounted.
+    /// The mount point.
     pub mount: PathBuf,
 }
 
 /// Finds a file's mount.
 ///
 /// # Errors
-/// It is not there, or in no mount of holdfast.
+/// The file does not exist, or is in no Holdfast mount.
 pub fn find(file: &Path) -> Outcome<MountedFile> {
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
     let path = file.canonicalize().map_err(failed)?;
@@ -34,10 +34,10 @@ pub fn find(file: &Path) -> Outcome<MountedFile> {
     }
 }
 
-/// Asks the daemon of a mount.
+/// Sends a request to the daemon of a mount.
 ///
 /// # Errors
-/// What it answers, or that no process of this user serves it.
+/// The failure that it reports, or that no process of this user serves the mount.
 pub fn ask<R: Request<Any = MountRequest>>(
     mount: &Path,
     directories: &Directories,

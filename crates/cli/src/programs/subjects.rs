@@ -1,4 +1,4 @@
-//! Whom a rule of a shared file system is about, as people write it: programs by path, hash or package.
+//! The subjects of rules of a shared file system, as people write them: programs by path, hash or package.
 
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_daemon::keys;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// Hashes a program.
 ///
 /// # Errors
-/// It cannot be read.
+/// The program cannot be read.
 pub fn hash(path: &Path) -> Outcome<Hashed> {
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display()));
     let mut hashed = File::open(path).and_then(|mut file| hashes::digest_of(&mut file)).map_err(failed)?;
@@ -21,10 +21,10 @@ pub fn hash(path: &Path) -> Outcome<Hashed> {
     Ok(hashed)
 }
 
-/// Whom a text names; with the hash and the path of a program that is there.
+/// The subject that a text names; for a program on this machine, also its hash and path.
 ///
 /// # Errors
-/// It names nobody, or what cannot be read.
+/// The text names no subject, or a file that cannot be read.
 pub fn who(text: &str) -> Outcome<(Subject, Option<Hashed>, String)> {
     let wrong = |what: &str| {
         Failure::new(Exit::Usage, format!("'{text}' {what}"))
@@ -66,17 +66,17 @@ pub fn is_meant(who: &Subject, digest: &Digest) -> bool {
     }
 }
 
-/// Why an interpreter needs to be meant.
+/// The failure that an interpreter was named without `+interpreter`.
 pub fn interpreter_meant(text: &str, why: &str) -> Failure {
     let message = format!("{text}: it is an interpreter ({why}), which runs whatever it is given");
     Failure::new(Exit::NotAllowed, message)
         .hint("to let everything in that it runs, write +interpreter behind the rights")
 }
 
-/// A rule of a shared file system that a text names. An interpreter needs to be meant.
+/// The rule of a shared file system that a text states. An interpreter needs `+interpreter`.
 ///
 /// # Errors
-/// It is none, or names people, whom such rules do not bind.
+/// The text is no rule, or names people, to whom such rules do not apply.
 pub fn rule(text: &str) -> Outcome<Rule> {
     let parsed = parse(text).map_err(|why| Failure::new(Exit::Usage, why))?;
     if let Some(("user" | "group" | "key" | "such", _)) = parsed.who.split_once(':') {
@@ -96,7 +96,7 @@ pub fn rule(text: &str) -> Outcome<Rule> {
 mod tests {
     use super::*;
 
-    /// A rule of a shared file system is about programs.
+    /// Proves: rules of a shared file system cannot name people.
     #[test]
     fn people_are_no_programs() {
         for who in ["user:bob", "group:staff", "key:abc"] {

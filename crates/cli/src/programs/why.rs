@@ -1,4 +1,5 @@
-//! `holdfast program why`: whether a program would be let in to a file, why, and who was refused lately.
+//! `holdfast program why`: whether a program would be admitted to a file, and why, and which were refused
+//! lately.
 
 use super::args;
 use super::mounted::{self, ask};
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 struct Explained {
     file: PathBuf,
     rules: Vec<String>,
-    /// Of the program that was asked about.
+    /// The decision about the program that was asked about.
     program: Option<Judged>,
     helper_missing: Option<String>,
     note: Option<String>,
@@ -83,7 +84,7 @@ pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> 
     format.print(&explained, describe)
 }
 
-/// A process by number, or a program as it would be if it were started clean.
+/// The identity of a running process, given by number, or of a program, as if it were started clean.
 fn identity(named: &str) -> Outcome<Identity> {
     if let Ok(process) = named.parse::<u32>() {
         if !geteuid().is_root() {
@@ -93,7 +94,8 @@ fn identity(named: &str) -> Outcome<Identity> {
         let nobody = None::<std::os::fd::OwnedFd>;
         let found = identify(process, nobody, &Hashes::default(), &CleanStarts::default())
             .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")))?;
-        // The helper knows; from here it is seen that it runs a file that its user cannot read.
+        // The helper keeps a record of this. From here, only its signs are visible: the process runs a file
+        // that its user cannot read.
         let is_shut = starts::is_shut(process).unwrap_or(false);
         let exe = std::fs::read_link(format!("/proc/{process}/exe"));
         let is_copy = exe.is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"));
@@ -119,12 +121,12 @@ fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> 
     }
 }
 
-/// How a program must be started that a rule lets in.
+/// How a program must be started so that a rule admits it.
 fn start(rule: &Rule) -> &'static str {
     if rule.plain { "" } else { ", if `holdfast program run` starts it" }
 }
 
-/// `Ok(true)`: it may write too.
+/// `Ok(true)` means that it may also write.
 fn judged(identity: &Identity, rights: Result<bool, ()>, reason: String) -> Judged {
     Judged {
         program: identity.path.clone(),

@@ -1,7 +1,8 @@
-//! `holdfast release get`: a tree of a release, whole under its name or not there.
+//! `holdfast release get`: fetches a tree of a release. It is whole under its name, or not there.
 //!
-//! It is made beside, under a name of its own, and renamed at the end. What an earlier run has left there is looked
-//! through and used, whatever release it was of: a file stays if its chunks have the digests that they should have.
+//! The tree is built under a temporary name beside its target, and renamed at the end. What an earlier run
+//! has left there is examined and reused, whatever release it was from: a file stays if its chunks have the
+//! expected digests.
 
 use super::args::Get;
 use super::source::{BadMirrors, PAGE, READ_BYTES, content_failure, find, inside, look_ahead};
@@ -70,10 +71,10 @@ fn hidden(name: &OsStr) -> OsString {
     OsString::from_vec([b".", name.as_bytes(), b".partial"].concat())
 }
 
-/// Name, within the partial directory, of the file or link that is fetched, if it is not a directory.
+/// The name, within the temporary directory, of a file or link that is fetched by itself.
 const ONE: &str = "it";
 
-/// Where a tree is until it is whole. Nobody else uses it while this lives.
+/// The temporary directory of a tree that is not whole yet. It is locked while this value exists.
 struct Partial {
     path: PathBuf,
     locked: File,
@@ -115,23 +116,23 @@ impl Partial {
             if there.uid() != rustix::process::geteuid().as_raw() {
                 return Err(cannot(format!("{}: it is somebody else's", path.display())));
             }
-            // Another one may have finished meanwhile.
+            // Another process may have finished and removed the directory meanwhile.
             if path.symlink_metadata().is_ok_and(|now| (now.dev(), now.ino()) == (there.dev(), there.ino())) {
                 return Ok(Partial { path, locked });
             }
         }
     }
 
-    /// Gives what is whole its name.
+    /// Gives the finished tree its name.
     fn finish(&self, within: &Path, to: &Path) -> Outcome {
         let failed = |error: Errno| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
-        // Or a power cut could leave the name and lose what is in the files.
+        // Without this, a power failure could keep the name and lose the files' content.
         rustix::fs::syncfs(&self.locked).map_err(failed)?;
         if within == self.path || within.symlink_metadata().is_ok() {
             rename(within, to).map_err(failed)?;
         }
         if within != self.path {
-            // What else is in it is of an earlier run, and harms nobody if it stays.
+            // What else is in it comes from an earlier run, and may stay.
             let _ = remove(&self.path);
         }
         Ok(())
@@ -140,7 +141,7 @@ impl Partial {
 
 fn rename(from: &Path, to: &Path) -> rustix::io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // A file system that knows only the plain kind.
+        // Some file systems support only the plain rename.
         Err(Errno::INVAL) if to.symlink_metadata().is_err() => rustix::fs::rename(from, to),
         renamed => renamed,
     }
@@ -178,7 +179,7 @@ impl TreeCopy<'_> {
                 let target = OsStr::from_bytes(target);
                 symlink(target, to).map_err(|error| failed(&error))?;
             }
-            // Somebody else's device nodes are doors into this machine.
+            // Device nodes of an untrusted release would give access to this machine's devices.
             InodeKind::CharDevice | InodeKind::BlockDevice => {
                 self.left_out.push(String::from_utf8_lossy(path).into_owned());
                 return Ok(());
@@ -220,7 +221,7 @@ impl TreeCopy<'_> {
                 self.take(&child, &below, &to.join(OsString::from_vec(name)))?;
             }
         }
-        // What an earlier run has of another release.
+        // Names that an earlier run has left from another release.
         for name in strangers {
             remove(&to.join(OsString::from_vec(name))).map_err(|error| failed(&error))?;
         }
@@ -263,12 +264,12 @@ impl TreeCopy<'_> {
         set_mode(&node.inode, to).map_err(|error| failed(&error))
     }
 
-    /// Whether a file that an earlier run has left holds what it should, without fetching that again. Where extents are
-    /// parts of chunks this cannot be told.
+    /// Whether a file that an earlier run has left has the right content, checked without fetching the
+    /// content. If extents are only parts of chunks, that cannot be determined.
     fn is_whole(&self, file: &File, node: &Node) -> Result<bool, ContentError> {
         let inode = &node.inode;
         let Ok(there) = file.metadata() else { return Ok(false) };
-        // Names of one file of an older release may be several files by now.
+        // Hard links of one file in an older release may be separate files now.
         let is_alone = node.link.is_some() || there.nlink() == 1;
         if !there.is_file() || there.len() != inode.size || !is_alone {
             return Ok(false);
@@ -306,13 +307,13 @@ fn names(directory: &Path) -> io::Result<HashSet<Vec<u8>>> {
 }
 
 fn set_mode(inode: &Inode, path: &Path) -> io::Result<()> {
-    // What a stranger's release makes set-uid here would be the fetching user's own.
+    // A set-user-ID file of an untrusted release would belong to the user who fetches it.
     fs::set_permissions(path, fs::Permissions::from_mode(inode.mode & 0o1777))
 }
 
 fn set_attributes(inode: &Inode, path: &Path) -> io::Result<()> {
     let mut known = vec![0; 64 << 10];
-    // None where there are none; an earlier run may have left some of another release.
+    // The attributes that the file has: those of an earlier run may be from another release.
     let length = rustix::fs::listxattr(path, &mut known[..]).unwrap_or(0);
     let known = known[..length].split(|byte| *byte == 0);
     for name in known.filter(|name| name.starts_with(b"user.") && !inode.xattrs.contains_key(*name)) {
@@ -321,7 +322,7 @@ fn set_attributes(inode: &Inode, path: &Path) -> io::Result<()> {
     for (name, value) in inode.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.")) {
         let name = OsStr::from_bytes(name);
         match rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()) {
-            // A file system without attributes.
+            // Some file systems do not support attributes.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! Naming and opening releases, and finding what is in them.
+//! Naming and opening releases, and finding files in them.
 
 use super::args::ReleaseSource;
 use holdfast_content::{ContentError, SourceError};
@@ -15,19 +15,19 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How links to releases begin.
+/// The prefix of links to releases.
 pub const SCHEME: &str = "hf+release:";
 /// Bytes read at once.
 pub const READ_BYTES: usize = 4 << 20;
 /// Names listed at once.
 pub const PAGE: usize = 1024;
 
-/// A failure about a release that needs no code of its own.
+/// A failure about a release, with the general exit code.
 pub fn release_failure(error: impl Display) -> Failure {
     Failure::new(Exit::Failed, error.to_string())
 }
 
-/// A span of time in an argument.
+/// Parses a duration in an argument.
 pub fn span_of(name: &str, text: &str) -> Outcome<u64> {
     parse_span(text).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("{name} {text}: no span of time")).hint("such as 30d, 12h or 90m")
@@ -38,12 +38,12 @@ pub fn span_of(name: &str, text: &str) -> Outcome<u64> {
 pub struct Named {
     /// The release's ID.
     pub id: ReleaseId,
-    /// Where, as given.
+    /// The mirrors, as given.
     pub mirrors: Vec<String>,
 }
 
 impl ReleaseSource {
-    /// Which release is meant, and where it is.
+    /// The release and the mirrors that the arguments name.
     ///
     /// # Errors
     /// The id is missing or malformed, or there are two.
@@ -76,7 +76,7 @@ impl ReleaseSource {
             return Err(usage(format!("{}: no mirror is named", self.release))
                 .hint("give hf+release:ID@https://HOST/PATH/, or --mirror"));
         }
-        // A directory that was named from here.
+        // A relative path is made absolute.
         for mirror in &mut mirrors {
             if !mirror.contains("://") && !mirror.starts_with('/') {
                 let path =
@@ -87,25 +87,25 @@ impl ReleaseSource {
         Ok(Named { id, mirrors })
     }
 
-    /// Opens it. What people should be told goes to standard error.
+    /// Opens the release. Notices for people go to standard error.
     ///
     /// # Errors
-    /// No mirror has it as it should be, it is revoked, or something here is damaged.
+    /// No mirror has a valid release, it is revoked, or a local file is damaged.
     pub fn open(&self, directories: &Directories) -> Outcome<Release> {
         self.open_telling(directories, &|text| drop(writeln!(std::io::stderr(), "holdfast: {text}")))
     }
 
-    /// As [`ReleaseSource::open`]; what people should be told goes to `tell`.
+    /// Like [`ReleaseSource::open`], with notices for people passed to `tell`.
     ///
     /// # Errors
-    /// As of [`ReleaseSource::open`].
+    /// As for [`ReleaseSource::open`].
     pub fn open_telling(&self, directories: &Directories, tell: &dyn Fn(&str)) -> Outcome<Release> {
         let Named { id, mirrors } = self.named()?;
         let trust = directories.releases_base()?;
         make_private(&trust)?;
         let folder = directories.cache_base()?.join("releases").join(id.to_string());
         make_private(&folder)?;
-        // Nothing is kept for who wants that, whatever was chosen.
+        // A size of 0 disables the cache, whatever size was chosen for all.
         let bytes_max = match (self.cache_mib, holdfast_daemon::cache::size_chosen(directories)?) {
             (0, _) => 0,
             (_, Some(chosen)) => chosen,
@@ -135,14 +135,14 @@ impl ReleaseSource {
     }
 }
 
-/// What people should know about what was accepted.
+/// Warnings and notices for people about the accepted release.
 pub fn warnings(release: &Release) -> impl Iterator<Item = String> {
     let current = release.current();
     let warnings: Vec<String> = current.accepted.warnings.iter().map(ToString::to_string).collect();
     warnings.into_iter().chain(current.notices.clone())
 }
 
-/// Says at the end which mirrors turned out to be bad, however it ends.
+/// Reports bad mirrors when dropped, that is however the command ends.
 pub struct BadMirrors<'a>(pub &'a Release);
 
 impl Drop for BadMirrors<'_> {
@@ -153,7 +153,7 @@ impl Drop for BadMirrors<'_> {
     }
 }
 
-/// What content that cannot be had means for people.
+/// The failure for content that cannot be read.
 pub fn content_failure(path: &[u8], error: &ContentError) -> Failure {
     let path = String::from_utf8_lossy(path).into_owned();
     let name = if path.is_empty() { "the root directory".to_owned() } else { path };
@@ -170,20 +170,20 @@ pub fn content_failure(path: &[u8], error: &ContentError) -> Failure {
     }
 }
 
-/// A path in a release as it is shown before names below it.
+/// A path in a release as a prefix of names below it: `.` becomes empty.
 pub fn inside(path: &Path) -> &[u8] {
     let path = path.as_os_str().as_bytes();
     if path == b"." { b"" } else { path }
 }
 
-/// One round trip instead of several, where a path is long enough for that.
+/// Fetches the blocks for several paths in one round trip, if a path is long enough for that to help.
 pub fn look_ahead(release: &Release, paths: &[&[u8]]) {
     if paths.iter().any(|path| path.contains(&b'/')) {
         release.look_ahead(paths);
     }
 }
 
-/// The node of a path that must be there.
+/// The node of a path that must exist.
 pub fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
     let shown = String::from_utf8_lossy(path).into_owned();
     match tree.resolve(path, follow).map_err(|error| content_failure(path, &error))? {

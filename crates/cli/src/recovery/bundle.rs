@@ -1,4 +1,5 @@
-//! `holdfast fs bundle`: what this machine knows of a file system, in one file, for whoever rebuilds its server.
+//! `holdfast fs bundle`: writes what this machine knows of a file system to one file, for rebuilding its
+//! server.
 
 use super::args::Bundle;
 use super::listed;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// Leaves in one record.
+/// Number of leaves in one record.
 const LEAVES_AT_ONCE: u64 = 16_384;
 
 #[derive(Serialize)]
@@ -39,7 +40,7 @@ pub fn run(arguments: &Bundle, directories: &Directories, format: Format) -> Out
     }
     let only = arguments.lost.as_deref().map(listed).transpose()?;
     let folder = directories.cache_of(&statement.floor.file_system())?;
-    // With no bound: nothing is added, and nothing has to go.
+    // A bound of 0 is harmless, because nothing is added to the cache.
     let mut cache = match folder.is_dir() {
         true => Some(DiskCache::open(&folder, 0).map_err(|error| failed(&folder, &error))?),
         false => None,

@@ -1,4 +1,4 @@
-//! A lost server, made again from what its clients know: bundles, and what is made of them.
+//! Rebuilding a lost server from what its clients have: bundles, and what is made of them.
 
 pub mod args;
 pub mod bundle;
@@ -33,7 +33,7 @@ fn listed(path: &Path) -> Outcome<HashSet<Digest>> {
         .collect()
 }
 
-/// Writes one; does not overwrite.
+/// Writes a list of blocks; never overwrites a file.
 fn write_list(path: &Path, blocks: &HashSet<Digest>) -> Outcome {
     let mut sorted: Vec<&Digest> = blocks.iter().collect();
     sorted.sort_unstable();

@@ -1,9 +1,9 @@
-//! `holdfast fs rebuild`: a server's data directory from bundles.
+//! `holdfast fs rebuild`: makes a server's data directory from bundles.
 //!
-//! The order of the work: bundles are read to their ends; each statement must be whole and signed; what they know is
-//! combined and checked as clients will check it; only then are blocks brought, and when these are durable the order that
-//! refers to them. So whatever breaks off leaves a directory that can be rebuilt once more, and nothing that a server
-//! would serve.
+//! Order of the work: bundles are read completely, and each statement must be whole and signed. What they
+//! contain is combined and checked as clients will check it. Only then are blocks stored, and after these are
+//! durable, the order that refers to them. So an interruption at any point leaves a directory that can be
+//! rebuilt again, and nothing that a server would serve.
 
 use super::args::Rebuild;
 use super::report::{Device, DeviceStanding, Report};
@@ -35,11 +35,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Files told of that are not whole.
+/// Most damaged files that are listed.
 const LOSSES_MAX: usize = 100_000;
-/// Most operations that may be unknown where the end of the log is not proven.
+/// Most unknown operations, if the end of the log is not proven.
 const UNKNOWN_MAX: u64 = 1 << 22;
-/// Folder of a data directory for what bundles prove against each other.
+/// Folder of a data directory for evidence that bundles prove against each other.
 const EVIDENCE: &str = "evidence";
 
 /// `holdfast fs rebuild`
@@ -71,7 +71,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
         let message = format!("{}: nothing of this file system is there yet", arguments.data.display());
         return Err(Failure::new(Exit::NoInput, message).hint("rebuild it first, without --blocks-only"));
     }
-    // Those that say something about the order.
+    // The bundles whose statements about the order are used.
     let telling = if arguments.blocks_only { 0 } else { bundles.len() };
     let mut combined = combined(&bundles[..telling], present.as_ref(), &arguments.data)?;
     if let Some(present) = &present {
@@ -143,7 +143,8 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
     format.print(&report, |report| clean(&report.words()))
 }
 
-/// Whether the directory has all that the bundles know of the order, and is being used: then it is left as it is.
+/// Whether the directory already has everything that the bundles say of the order, and is in use; then it is
+/// left as it is.
 fn is_nothing_new(combined: &CombinedView, present: Option<&FileSystemState>) -> bool {
     present.is_some_and(|present| {
         present.view.log == combined.view.log
@@ -152,7 +153,7 @@ fn is_nothing_new(combined: &CombinedView, present: Option<&FileSystemState>) ->
     })
 }
 
-/// The file system that all bundles are of, and its superuser's key.
+/// The file system of all bundles, and its superuser's key.
 fn same_file_system(bundles: &[Bundle]) -> Outcome<(Digest, PublicKey)> {
     let first = &bundles[0].statement.floor;
     for bundle in bundles {
@@ -171,7 +172,7 @@ fn same_file_system(bundles: &[Bundle]) -> Outcome<(Digest, PublicKey)> {
     Ok((first.file_system(), first.superuser))
 }
 
-/// A device whose cache has lost the membership may be helped by another's.
+/// Adds the blocks of the membership that one device's cache has lost and another's has.
 fn share_memberships(bundles: &mut [Bundle]) {
     let wanted = |statement: &Statement| membership_wanted(&statement.floor, &statement.floor.view).ok();
     let all: Vec<AddressedBlock> = bundles
@@ -198,7 +199,7 @@ fn share_memberships(bundles: &mut [Bundle]) {
     }
 }
 
-/// Holds the statements against each other: forged ones are refused, and so are those that prove a fork.
+/// Compares the statements: forged ones are refused, and those that prove a fork.
 fn judged(bundles: &[Bundle], data: &Path) -> Outcome {
     let testimony = |bundle: &Bundle| LabeledStatement {
         label: bundle.path().display().to_string(),
@@ -220,7 +221,7 @@ fn judged(bundles: &[Bundle], data: &Path) -> Outcome {
     Err(forked(bundles, &all, &what, data))
 }
 
-/// Keeps what two bundles say as evidence, and explains.
+/// Stores what two bundles state as evidence, and returns the explanation.
 fn forked(bundles: &[Bundle], between: &[usize], what: &str, data: &Path) -> Failure {
     let folder = data.join(EVIDENCE);
     let mut kept: Vec<PathBuf> = Vec::new();
@@ -253,7 +254,7 @@ fn forked(bundles: &[Bundle], between: &[usize], what: &str, data: &Path) -> Fai
     ))
 }
 
-/// All that is known: bundles, and behind them the data directory.
+/// All sources of information: the bundles, and then the data directory.
 fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a FileSystemState>) -> Vec<Source<'a>> {
     let told = bundles.iter().map(|bundle| Source::from(&bundle.statement.floor));
     let there =
@@ -261,7 +262,7 @@ fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a FileSystemState>) -> V
     told.chain(there).collect()
 }
 
-/// What all that is known comes to.
+/// Combines all sources.
 fn combined(bundles: &[Bundle], present: Option<&FileSystemState>, data: &Path) -> Outcome<CombinedView> {
     match combine(&sources(bundles, present)) {
         Ok(Some(combined)) => Ok(combined),
@@ -304,7 +305,7 @@ fn membership(
     })
 }
 
-/// Nodes of the log that anybody knows.
+/// The known nodes of the log.
 fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &CombinedView) -> Outcome<Nodes> {
     let mut known = KnownNodes::default();
     let size = combined.view.log.size;
@@ -322,7 +323,7 @@ fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &CombinedView) -> O
     Ok(known.of_log(&combined.frontier))
 }
 
-/// Whether the end of the log is proven.
+/// Checks whether the end of the log is proven.
 fn log_end(
     bundles: &[Bundle],
     present: Option<&FileSystemState>,
@@ -346,7 +347,7 @@ fn log_end(
     }
 }
 
-/// What each device will make of the result.
+/// How each device will be affected by the result.
 fn standings(
     bundles: &[Bundle],
     combined: &CombinedView,
@@ -387,7 +388,8 @@ fn standings(
     Ok(devices)
 }
 
-/// The newest list of server keys, if the new server is on it; else one that the superuser signs now.
+/// The newest list of server keys, if it contains the new server's; otherwise one that the superuser signs
+/// now.
 fn server_keys(
     arguments: &Rebuild,
     bundles: &[Bundle],

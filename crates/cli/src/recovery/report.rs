@@ -1,4 +1,4 @@
-//! What a rebuild came to, for people and for programs.
+//! The result of a rebuild, for people and for programs.
 
 use crate::output::table;
 use holdfast_client::rebuild::losses::{Loss, LossKind};
@@ -7,88 +7,91 @@ use holdfast_content::{DeviceId, Membership};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Files told one by one.
+/// Most files that are listed.
 const TOLD_MAX: usize = 100;
 
-/// The findings.
+/// The result of a rebuild.
 #[derive(Serialize)]
 pub struct Report {
     /// The file system.
     pub file_system: String,
-    /// What its superuser calls it.
+    /// The name that its superuser gave it.
     pub name: String,
-    /// Where it is.
+    /// The data directory.
     pub data: PathBuf,
     /// Length of the log of updates.
     pub operations: u64,
-    /// How many of these are known, so that all who have seen them can be shown that they are in the log.
+    /// How many of these are known, so that it can be proven to those who have seen them that they are in the
+    /// log.
     pub operations_known: u64,
-    /// Whether the end of the log follows from signatures, or rests on the newest device's word.
+    /// Whether the end of the log is proven by signatures, rather than resting on the newest device's
+    /// statement.
     pub log_is_proven: bool,
-    /// Operations that were under way, and are to be made again by their devices.
+    /// Operations that were under way and must be made again by their devices.
     pub dead: usize,
-    /// Blocks that the directory had.
+    /// Blocks that the directory had before.
     pub blocks_kept: u64,
-    /// Blocks out of bundles.
+    /// Blocks taken from bundles.
     pub blocks_brought: u64,
     /// Their bytes.
     pub bytes_brought: u64,
-    /// Blocks that nobody brought.
+    /// Blocks that are in no bundle.
     pub blocks_missing: usize,
-    /// What is not whole without them.
+    /// The files that are incomplete without them.
     pub lost: Vec<LostFile>,
-    /// Whether these are all.
+    /// Whether the list is complete.
     pub all_told: bool,
-    /// Bundles with blocks that are not what their addresses say, and how many; they were not used.
+    /// Bundles with blocks that do not have their digests, and the number of these blocks, which were not
+    /// used.
     pub false_blocks: Vec<(PathBuf, u64)>,
-    /// How devices stand.
+    /// The standing of each device.
     pub devices: Vec<Device>,
 }
 
-/// A file that is not whole.
+/// A file that is incomplete.
 #[derive(Serialize)]
 pub struct LostFile {
     path: String,
     lost: LossKind,
-    /// Who wrote it last, and may have it.
+    /// The device that wrote it last, and that may still have it.
     writer: Option<String>,
 }
 
 impl LostFile {
-    /// With the name of its writer.
+    /// A lost file, with the name of its writer.
     pub fn of(loss: Loss, members: &Membership) -> LostFile {
         let writer = loss.writer.map(|writer| device_name(members, DeviceId(writer)));
         LostFile { path: loss.path, lost: loss.lost, writer }
     }
 }
 
-/// A device, and what it will make of the rebuilt server.
+/// A device, and how the rebuilt server appears to it.
 #[derive(Serialize)]
 pub struct Device {
-    /// Its number.
+    /// The number of the device.
     pub number: u32,
-    /// What it is called.
+    /// The name of the device.
     pub name: String,
-    /// How it stands.
+    /// The standing of the device.
     pub standing: DeviceStanding,
-    /// The operations it has seen; of one not heard, up to its last known own.
+    /// The number of operations that it has seen; if it brought no bundle, up to its last known one.
     pub operations: u64,
 }
 
-/// How a device stands.
+/// The standing of a device towards the rebuilt server.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceStanding {
-    /// As if nothing had happened.
+    /// It continues as if nothing had happened.
     GoesOn,
-    /// It cannot be shown that nothing else has changed since it last looked.
+    /// It cannot be proven to the device that nothing else has changed since it last looked.
     Unproven,
     /// It brought no bundle.
     NotHeard,
 }
 
 impl Report {
-    /// For people.
+    /// The report for people.
     pub fn words(&self) -> String {
         let mut text = format!(
             "{} ({}) is rebuilt in {}, after {} operations: {} blocks brought ({} bytes), {} there before.\n",

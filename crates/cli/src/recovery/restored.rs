@@ -35,7 +35,7 @@ pub fn run(arguments: &Restored, directories: &Directories, format: Format) -> O
     })
 }
 
-/// Asks a person.
+/// Asks for confirmation.
 fn confirmed(prospect: DeclarationPreview) -> Outcome {
     let DeclarationPreview { size, seen } = prospect;
     let told = match seen.checked_sub(size) {

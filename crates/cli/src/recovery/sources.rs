@@ -1,4 +1,4 @@
-//! Where the blocks of a file system that is rebuilt come from, and what of it can be read already.
+//! The sources of blocks for a file system that is rebuilt, and what can be read of it so far.
 
 use holdfast_client::rebuild::bundle::Bundle;
 use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
@@ -8,26 +8,26 @@ use holdfast_server::rebuild::RebuildTarget;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Blocks stored at once.
+/// Blocks stored at once; [`BATCH_BYTES`] bounds their bytes.
 const BATCH_BLOCKS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What collecting blocks came to.
+/// The result of collecting blocks.
 #[derive(Default)]
 pub struct Collected {
     /// Blocks that were there already.
     pub kept: u64,
-    /// Blocks that were brought.
+    /// Blocks that were added.
     pub brought: u64,
-    /// Their bytes, as they are stored.
+    /// Their bytes as stored.
     pub bytes: u64,
-    /// Blocks that are nowhere.
+    /// Blocks that no bundle has.
     pub missing: HashSet<Digest>,
-    /// Blocks in bundles that are not what their addresses say, by bundle.
+    /// For each bundle, the number of its blocks that do not have their digests.
     pub false_blocks: HashMap<usize, u64>,
 }
 
-/// Brings everything that `roots` reach into the data directory.
+/// Stores all blocks that `roots` reach in the data directory.
 pub fn collect(site: &RebuildTarget, bundles: &[Bundle], roots: Vec<Digest>) -> Outcome<Collected> {
     let mut result = Collected::default();
     let mut seen: HashSet<Digest> = HashSet::new();
@@ -60,12 +60,12 @@ pub fn collect(site: &RebuildTarget, bundles: &[Bundle], roots: Vec<Digest>) -> 
     if !batch.is_empty() {
         site.store(batch)?;
     }
-    // Durable before anything refers to them.
+    // The blocks must be durable before anything refers to them.
     site.flush()?;
     Ok(result)
 }
 
-/// A block out of the first bundle that has the true one.
+/// A block from the first bundle that has the right content for it.
 fn brought(
     bundles: &[Bundle],
     address: &Digest,
@@ -81,11 +81,11 @@ fn brought(
     None
 }
 
-/// Where the blocks for a rebuild come from: what the data directory has already, then bundles.
+/// The blocks for a rebuild: from the data directory, then from bundles.
 pub struct RebuildSource {
     /// The data directory.
     pub site: Arc<RebuildTarget>,
-    /// Bundles, asked after it.
+    /// The bundles, which are searched after it.
     pub bundles: Arc<Vec<Bundle>>,
 }
 

@@ -55,7 +55,7 @@ pub fn init(arguments: &Init, format: Format) -> Outcome {
     format.print(&done, super::settling::Signed::describe)
 }
 
-/// Makes the next key set, and signs the record anew under it.
+/// Makes the next key set, and has the record signed again under it.
 pub fn rotate(arguments: &Rotate, format: Format) -> Outcome {
     let directory = ReleaseDir::new(&arguments.directory);
     let chain = directory.chain()?;
@@ -101,7 +101,7 @@ pub fn rotate(arguments: &Rotate, format: Format) -> Outcome {
     format.print(&done, super::settling::Signed::describe)
 }
 
-/// The same release as `root`, as the next record, for the new keys to sign.
+/// The same release as `root` in a new record, for the new keys to sign.
 fn anew(chain: &KeyChain, set: &KeySet, root: RootFile, span_s: Option<u64>) -> RootFile {
     let before = &root.record.value;
     let issued_s = now_s();
@@ -139,7 +139,7 @@ fn distinct(keys: &[Arc<dyn KeyHolder>]) -> Outcome<BTreeSet<PublicKey>> {
     Ok(found)
 }
 
-/// A key that is named twice is most likely meant to be another one.
+/// Adds a key. A key that is named twice is an error, because another one was most likely meant.
 fn add(keys: &mut BTreeSet<PublicKey>, key: PublicKey) -> Outcome {
     if keys.insert(key) {
         return Ok(());

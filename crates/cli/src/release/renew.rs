@@ -10,7 +10,7 @@ use holdfast_release::record::{Freshness, RootFile};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::signing::{Signable, Signed};
 
-/// Signs that the record still counts.
+/// Signs a renewal of the present record.
 pub fn renew(arguments: &Renew, format: Format) -> Outcome {
     let directory = ReleaseDir::new(&arguments.directory);
     let chain = directory.chain()?;

@@ -9,7 +9,7 @@ use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::revocation::Statement;
 use holdfast_release::signing::Signed;
 
-/// Makes a certificate. It ends nothing before somebody finds it.
+/// Makes a certificate, which has an effect wherever it is found.
 pub fn revoke(arguments: &Revoke, format: Format) -> Outcome {
     let chain = ReleaseDir::new(&arguments.directory).chain()?;
     let statement =

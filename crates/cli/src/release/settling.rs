@@ -1,5 +1,6 @@
-//! What every command that signs does: it makes a draft first, signs it with the keys at hand, and puts it in its place if
-//! that is enough; if not, the draft is what it leaves, for `holdfast release sign` on other machines.
+//! The common part of all commands that sign: a draft is made and signed with the given keys. If that is
+//! enough, the signed files are put in place; otherwise the draft remains, for `holdfast release sign` on
+//! other machines.
 
 use holdfast_crypto::KeyHolder;
 use holdfast_failure::{Exit, Failure, Outcome};
@@ -14,12 +15,12 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Seconds since 1970, now.
+/// The present time in seconds since 1970.
 pub fn now_s() -> u64 {
     u64::try_from(holdfast_daemon::time::now_ns()).unwrap_or(0) / 1_000_000_000
 }
 
-/// Where something goes once enough have signed it.
+/// Where signed values go once there are enough signatures.
 #[derive(Clone, Debug)]
 pub enum DraftTarget {
     /// The directory of a release.
@@ -35,7 +36,8 @@ impl DraftTarget {
         }
     }
 
-    /// The draft beside it, `NAME.KIND.draft`: never inside a release, where it could get to a mirror.
+    /// The path of the draft beside it, `NAME.KIND.draft`: never inside a release, where it could get to a
+    /// mirror.
     pub fn draft(&self, kind: &str) -> Outcome<PathBuf> {
         let path = std::path::absolute(self.path()).map_err(|error| io(self.path(), error))?;
         let Some(name) = path.file_name() else {
@@ -51,15 +53,15 @@ impl DraftTarget {
     }
 }
 
-/// What became of something that was to be signed.
+/// The result of signing.
 #[derive(Serialize)]
 pub struct Signed {
     pub release: String,
-    /// What the keys at hand have signed now.
+    /// The parts that the given keys have signed now.
     pub signed: Vec<String>,
-    /// Whether enough have signed everything.
+    /// Whether everything has enough signatures.
     pub complete: bool,
-    /// Where it is now.
+    /// The path of the signed file or of the draft.
     pub path: PathBuf,
     /// Signatures that are missing.
     pub lacking: Vec<String>,
@@ -85,7 +87,7 @@ impl Signed {
     }
 }
 
-/// Signs a draft with the keys at hand; then puts what is signed in its place, or leaves the draft.
+/// Signs a draft with the given keys; then puts the signed values in place, or leaves the draft.
 pub fn settle(
     mut draft: Draft,
     keys: &[Arc<dyn KeyHolder>],
@@ -117,7 +119,7 @@ pub fn settle(
     }
 }
 
-/// Puts what is signed in its place, unless people who know what is there now would refuse it.
+/// Puts signed values in place, unless readers of the present state would refuse them.
 pub fn install(finished: &FinishedDraft, place: &DraftTarget) -> Outcome {
     match (place, &finished.revocation) {
         (DraftTarget::Certificate(path), Some(revocation)) => {
@@ -150,7 +152,7 @@ pub fn install(finished: &FinishedDraft, place: &DraftTarget) -> Outcome {
     }
 }
 
-/// What somebody knows who has seen what a directory holds.
+/// The state of a client that has seen what a directory has.
 pub fn seen(chain: &KeyChain, root: &RootFile) -> Option<HighestRecord> {
     let authentic = authenticate(chain, root).ok()?;
     let record = authentic.record();

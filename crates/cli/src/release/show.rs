@@ -18,19 +18,19 @@ use holdfast_release::signing::{Role, Signable, Signed};
 use serde::Serialize;
 use std::path::Path;
 
-/// A release or a file of one. Times are seconds since 1970.
+/// The report on a release, or on a file of one. Times are seconds since 1970.
 #[derive(Default, Serialize)]
 struct ReleaseOutput {
     what: &'static str,
     release: Option<String>,
-    /// Whether it counts now, for somebody who knows nothing but the id.
+    /// Whether it is in force now, for a client that has only the id.
     valid: bool,
     why_not: Option<String>,
     certificates: bool,
     key_sets: Vec<ShownKeys>,
     record: Option<ShownRecord>,
     revocation: Option<ShownRevocation>,
-    /// What is to be signed in a draft, and by whom.
+    /// The parts of a draft, with the signatures that are needed.
     to_sign: Vec<String>,
     warnings: Vec<String>,
 }
@@ -69,7 +69,7 @@ struct ShownRecord {
     expires_s: u64,
     signed_by: Vec<String>,
     renewal: Option<ShownRenewal>,
-    /// The last second at which it counts, once its signatures are found good.
+    /// The last second of its validity, if its signatures are valid.
     valid_until_s: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ struct ShownRevocation {
     successor: Option<String>,
 }
 
-/// Shows it; fails if it does not count.
+/// Prints the report; fails if the release is not in force.
 pub fn show(arguments: &Show, format: Format) -> Outcome {
     let path = &arguments.path;
     let shown = if path.is_dir() { of_directory(path)? } else { of_file(path)? };
@@ -143,7 +143,7 @@ fn of_file(path: &Path) -> Outcome<ReleaseOutput> {
     Err(Failure::new(Exit::NoInput, format!("{}: this is no signed file of a release", path.display())))
 }
 
-/// The key sets of the release in whose directory a file lies, if it lies in one.
+/// The key sets of the release directory that a file is in; `None` if it is in none.
 fn chain_near(path: &Path) -> Outcome<Option<KeyChain>> {
     let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
     for folder in path.ancestors().skip(1).take(2) {
@@ -243,7 +243,7 @@ impl ReleaseOutput {
         }
     }
 
-    /// The first reason is the one that is told.
+    /// Marks the release as not in force. The first reason is the one reported.
     fn refuse(&mut self, why: String) {
         self.valid = false;
         self.why_not.get_or_insert(why);
@@ -302,7 +302,7 @@ impl ReleaseOutput {
 impl ShownKeys {
     fn of(set: &SignedKeySet) -> ShownKeys {
         let KeySet { number, role, freshness, .. } = &set.value;
-        // Who signed of this set; those who only were in the one before are shown there.
+        // Signatures by keys of this set; signatures by keys of the set before are listed there.
         let renewals = freshness.as_ref().map(|renewals| ShownRenewers {
             threshold: renewals.role.threshold,
             keys: shown_keys(&renewals.role, |_| false),
@@ -343,7 +343,7 @@ fn shown_keys(role: &Role, signed: impl Fn(&holdfast_crypto::PublicKey) -> bool)
     role.keys.iter().map(shown).collect()
 }
 
-/// Who has signed, if all who claim to have are of the role and have; else nobody.
+/// The keys that have signed, if all signatures are valid and by keys of the role; otherwise none.
 fn signers<T: Signable>(value: &Signed<T>, role: Option<&Role>) -> Vec<String> {
     let signers = value.signers(|key| role.is_some_and(|role| role.keys.contains(key))).unwrap_or_default();
     signers.iter().map(keyfile::fingerprint).collect()

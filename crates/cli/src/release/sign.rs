@@ -8,7 +8,7 @@ use holdfast_release::draft::{Draft, DraftError};
 use holdfast_release::form::{self, Kind};
 use std::path::Path;
 
-/// Adds signatures to a draft, and puts what is signed in its place.
+/// Adds signatures to a draft, and puts the signed values in place once there are enough.
 pub fn sign(arguments: &Sign, format: Format) -> Outcome {
     let path = &arguments.draft;
     let mut draft = read(path)?;
@@ -48,7 +48,7 @@ pub fn sign(arguments: &Sign, format: Format) -> Outcome {
                 None => DraftTarget::Directory(to.clone()),
             };
             install(&finished, &place)?;
-            // It has done its work, and would be in the way of the next of its name.
+            // The draft is not needed any more, and would block the next one of the same name.
             std::fs::remove_file(path).map_err(|error| io(path, error))?;
             done.path = to.clone();
         }

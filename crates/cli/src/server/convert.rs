@@ -1,4 +1,5 @@
-//! `holdfast server convert`: from one box to a block server, a bucket, etcd, between those, and back.
+//! `holdfast server convert`: moves a server between one machine, a block server, a bucket and etcd, in any
+//! direction.
 
 use super::operate::{as_owner, config};
 use crate::args::ServerConvert;
@@ -11,7 +12,7 @@ use std::path::Path;
 #[derive(Serialize)]
 struct ConvertOutput<'a> {
     data: &'a Path,
-    /// It was all there already.
+    /// Whether everything had been converted before.
     was_done: bool,
     file_systems: Vec<Moved>,
 }

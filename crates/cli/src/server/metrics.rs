@@ -1,6 +1,6 @@
-//! `holdfast server metrics`: a server's figures in the text format of Prometheus, once or over HTTP, with what a
-//! supervisor asks: whether it lives, whether it is ready. A process of its own: the one that holds the key and the data
-//! parses no HTTP.
+//! `holdfast server metrics`: prints a server's statistics in the text format of Prometheus, or serves them
+//! over HTTP, together with the liveness and readiness checks of supervisors. It is a process of its own, so
+//! that the one with the key and the data parses no HTTP.
 
 use crate::args::ServerMetrics;
 use crate::listening;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How long the running server may take for its figures.
+/// How long the running server may take to return its statistics.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `holdfast server metrics`
@@ -65,7 +65,7 @@ fn answer(data: &Path, request: &HttpRequest) -> HttpReply {
     }
 }
 
-/// Those of the running server; in words why there are none.
+/// The statistics of the running server; the error is in words.
 fn figures(data: &Path) -> Result<Statistics, String> {
     match control::ask(data, &Task::Statistics, PATIENCE) {
         Ok(Some(Report::Statistics(figures))) => Ok(figures),
@@ -75,7 +75,7 @@ fn figures(data: &Path) -> Result<Statistics, String> {
     }
 }
 
-/// Why not everything is served.
+/// The reasons why not everything is served.
 fn troubles(figures: &Statistics) -> Vec<String> {
     let unserved = figures.unserved.iter().map(|(id, why)| format!("{id} is not served: {why}"));
     let blocks = figures.block_store.as_ref().filter(|store| !store.reached);
@@ -85,11 +85,11 @@ fn troubles(figures: &Statistics) -> Vec<String> {
     unserved.chain(away).chain(lost).collect()
 }
 
-/// A text in the format of Prometheus, while it is written.
+/// A text in Prometheus' format that is being written.
 struct Exposition(String);
 
 impl Exposition {
-    /// One figure, or one for each of several labels.
+    /// Writes a metric with its values, one for each set of labels.
     fn put(&mut self, name: &str, kind: &str, help: &str, values: &[(String, f64)]) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
@@ -106,7 +106,7 @@ impl Exposition {
     }
 }
 
-/// A label's value, with what would end it.
+/// A label's value, with special characters escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -248,8 +248,8 @@ fn put_witnesses(text: &mut Exposition, logs: &[LogStatus]) {
 mod tests {
     use super::*;
 
-    /// Proves: every figure has its help and type before it, names and values are as Prometheus parses them, and what is
-    /// not served is said.
+    /// Proves: every metric follows its help and type, names and values have Prometheus' form, and file
+    /// systems that are not served are reported.
     #[test]
     fn figures_are_in_prometheus_form() {
         let id = Digest([7; 32]);

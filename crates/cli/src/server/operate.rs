@@ -1,4 +1,4 @@
-//! Work on a data directory: by the server that runs on it, or by ourselves when none does.
+//! Tasks on a data directory. The running server carries them out, or this process if there is none.
 
 use crate::args::{ServerBackup, ServerMove, ServerUnhold};
 use crate::output::{Format, bytes_bar, clean, table};
@@ -14,15 +14,15 @@ use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Nothing listens: the address is not used.
+/// A configuration of a server that does not listen, so that its address is not used.
 pub(super) fn config(data: &Path) -> ServerConfig {
     let mut config = ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    // Which past states may go is the running server's affair, whose rules are not known here.
+    // Past states are left to the running server, whose retention rules are not available here.
     config.history = Retention::everything();
     config
 }
 
-/// How to do something as another user.
+/// A command with which the task can be run as another user, for messages.
 pub(super) fn as_owner(owner: u32) -> String {
     format!("as root: setpriv --reuid {owner} --clear-groups holdfast server ...")
 }
@@ -169,7 +169,7 @@ struct BackedUp {
     bytes_copied: u64,
     segments_shared: u64,
     bytes_shared: u64,
-    /// The block server that has the blocks, which are not in the copy.
+    /// The address of the block server that has the blocks, which the copy lacks.
     blocks_at: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `holdfast volume anchor`: shows, exports and imports what is known of how new a volume is.
+//! `holdfast volume anchor`: prints, exports and imports a volume's anchor.
 
 use super::args::AnchorCommand;
 use super::attached::attached_at;
@@ -46,7 +46,7 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
                 || Failure::new(Exit::NoInput, format!("{}: there is no such file", file.display()));
             let anchor = read(file)?.ok_or_else(no_file)?;
             let place = places.of(&anchor.ring);
-            // Not while a process that keeps it is running.
+            // The lock makes sure that no running process updates the anchor meanwhile.
             let _lock = place.lock()?;
             if place.record().is_some_and(|about| about.tpm) {
                 let message = format!("volume {} is bound to this machine's TPM", place.name());

@@ -21,10 +21,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a process that is ending is waited for.
+/// How often to check whether a process has ended.
 const ATTEMPTS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
-/// What there is while a disk or its log cannot be written.
+/// The hint for a disk or log that cannot be written.
 pub const READ_MEANWHILE: &str =
     "until then `holdfast volume attach --read-only` shows what is there, and changes nothing";
 
@@ -45,7 +45,7 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         let message = "a TPM is too slow to count every flush, and would wear out";
         return Err(Failure::new(Exit::Usage, message).hint("leave out --anchor-every-flush, or --tpm"));
     }
-    // Said at once, rather than by a process in the background.
+    // A missing anchor is reported here at once, rather than by the background process.
     opening::known_anchor(&meant.folder, &meant.anchor, arguments.opening.freshness_unknown)?;
     meant.folder.make()?;
     if let Some(status) = running(&meant.folder)? {
@@ -102,25 +102,25 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     format.print(&done, |done| done.export.path.display().to_string())
 }
 
-/// How the process is that has it attached, if one has.
+/// The status from the process that has the volume attached, if there is one.
 fn running(place: &VolumeFolder) -> Outcome<Option<VolumeStatus>> {
     match Client::connect(&place.directory) {
         Ok(Some(process)) => match process.call(&Status) {
             Err(failure) if failure.code == Exit::Unavailable => Ok(None),
             other => other.map(Some),
         },
-        // Its directory may not be there yet.
+        // The folder may not exist yet.
         Ok(None) => Ok(None),
         Err(failure) => Err(failure),
     }
 }
 
-/// A directory of its own.
+/// The default mount point of a volume.
 fn default_directory(place: &VolumeFolder) -> Outcome<PathBuf> {
     let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(path) if !rustix::process::geteuid().is_root() && path.is_absolute() => path.join("holdfast"),
         _ => {
-            // All users find the helper for programs there.
+            // All users look there for the socket of the identification helper.
             let shared = PathBuf::from(RUN_DIRECTORY);
             make_shared(&shared)?;
             shared
@@ -128,14 +128,14 @@ fn default_directory(place: &VolumeFolder) -> Outcome<PathBuf> {
     };
     let directory = base.join("volumes").join(place.name());
     match mountpoint::mounted_at(&directory)? {
-        // A dead mount is there; it answers nothing.
+        // A dead mount is there, so the directory cannot be examined.
         Some(_) => {}
         None => make_private(&directory)?,
     }
     Ok(mountpoint::prepare(&directory)?)
 }
 
-/// What the background process shows of itself in `ps`.
+/// The arguments under which `ps` lists the background process.
 fn process_arguments(about: &VolumeRecord, arguments: &Attach) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["volume".into(), "attach".into(), about.disk.clone().into()];
     shown.extend(["--log".into(), about.log.clone().into()]);
@@ -164,12 +164,12 @@ pub fn detach(arguments: &DetachArguments, directories: &Directories, format: Fo
     };
     let bar = progress("writing everything, and detaching");
     let result = match process.call(&Detach) {
-        // It went away before it could answer.
+        // It ended before it could reply.
         Err(failure) if failure.code == Exit::Unavailable => Ok(None),
         other => other,
     };
     if result.is_ok() {
-        // What it holds can be used by others now.
+        // Waits until its files can be used by others.
         for _ in 0..ATTEMPTS {
             if place.lock().is_ok() {
                 break;
@@ -191,7 +191,7 @@ pub fn detach(arguments: &DetachArguments, directories: &Directories, format: Fo
     format.print(&asking::of(&place, &about)?, |_| format!("{} is detached", about.disk.display()))
 }
 
-/// Says that a volume is not attached.
+/// The failure that a volume is not attached.
 pub fn not_attached(disk: &Path) -> Failure {
     Failure::new(Exit::Failed, format!("{}: is not attached", disk.display()))
         .hint("`holdfast volume attach` does so")

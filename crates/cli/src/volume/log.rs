@@ -1,4 +1,4 @@
-//! Logs of volumes, as they begin.
+//! Creating and checking logs of volumes.
 
 use holdfast_daemon::volumes::folders::sync_parent;
 use holdfast_daemon::volumes::media::Medium;
@@ -10,13 +10,13 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Beginning of a log device that must hold nothing.
+/// Bytes at the beginning of a device that must be zero before it is used as a log.
 const LOOKED_AT: usize = 1 << 20;
 
-/// Whether the beginning of a device holds nothing.
+/// Whether the beginning of a device is all zeroes.
 ///
 /// # Errors
-/// It cannot be read.
+/// The device cannot be read.
 pub fn is_blank(device: &dyn Device) -> Outcome<bool> {
     let mut bytes = vec![0; LOOKED_AT.min(device.size_bytes() as usize)];
     device
@@ -25,7 +25,7 @@ pub fn is_blank(device: &dyn Device) -> Outcome<bool> {
     Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
-/// Makes a log of the right size, with room on its disk, that is whole as soon as it has its name.
+/// Makes a log of the right size, with its disk space reserved. It gets its name once it is complete.
 pub fn make_log(
     path: &Path,
     disk: &dyn Device,
@@ -47,7 +47,7 @@ pub fn make_log(
         .open(&beside)
         .map_err(failed)?;
     let bytes = Plan::new(disk.size_bytes(), ring_bytes).bytes;
-    // Not a file with holes: a log that cannot be written because its disk is full stops the volume.
+    // The space is reserved, because a log that cannot be written when its disk is full stops the volume.
     let made = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
         .map_err(std::io::Error::from)
         .or_else(|error| match error.kind() {

@@ -19,7 +19,7 @@ use args::VolumeCommand;
 use holdfast_daemon::paths::Directories;
 use holdfast_failure::Outcome;
 
-/// Runs one of its commands.
+/// Runs a command about volumes.
 pub fn run(command: &VolumeCommand, directories: &Directories, format: Format) -> Outcome {
     match command {
         VolumeCommand::Protect(arguments) => protect::run(arguments, directories, format),

@@ -1,8 +1,9 @@
-//! `holdfast volume rekey` and `resize`: a second log for the same disk is made, from what the first one verifies, and
-//! takes its place when it is whole. The disk is not touched, so the volume is what it was until then.
+//! `holdfast volume rekey` and `resize`: a second log for the same disk is made from what the first one
+//! verifies, and replaces it when it is complete. The disk is not touched, so the volume is unchanged until
+//! then.
 //!
-//! What was done can be gone on with only if nobody has written to the volume meanwhile: the end of the old log is
-//! remembered, and must be where it was.
+//! An interrupted move can be continued only if nobody has written to the volume meanwhile: the end of the
+//! old log is stored, and must still be the same.
 
 use super::args::{Opening, Rekey, Resize};
 use super::interrupt::Interrupt;
@@ -26,22 +27,22 @@ use std::sync::Arc;
 
 const FILE: &str = folders::MOVING;
 
-/// A move that is under way.
+/// The record of a move in progress.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Moving {
     /// The new volume.
     volume: [u8; 16],
     /// Its log.
     log: PathBuf,
-    /// Its size.
+    /// The size of the new volume.
     size_bytes: u64,
-    /// Of its log.
+    /// The size of its log's circular part, in MiB.
     ring_mib: Option<u64>,
-    /// Where the old log ended when it began.
+    /// The end of the old log when the move began.
     old_end: String,
 }
 
-/// What is wanted of the new one.
+/// The options of the new volume.
 struct MoveTarget<'a> {
     secret: &'a Secret,
     key: PathBuf,
@@ -113,7 +114,7 @@ pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> 
     })
 }
 
-/// Fills the new log and puts it in the place of the old one.
+/// Fills the new log and replaces the old one by it.
 fn relocate(
     meant: &Meant,
     directories: &Directories,
@@ -129,7 +130,7 @@ fn relocate(
     let bar = bytes_bar("verifying and hashing");
     let failed = std::cell::RefCell::new(None);
     let step = |done: u64, of: u64| {
-        // At the first step the old log has got its last record.
+        // At the first step the old log has just got its last record.
         let note = Moving { old_end: anchor::format(&opened.volume.anchor()), ..moving.clone() };
         let is_noted = meant.folder.read::<Moving>(FILE).as_ref() == Some(&note);
         if !is_noted && let Err(failure) = meant.folder.write(FILE, &note) {
@@ -157,10 +158,11 @@ fn relocate(
         size_bytes: moving.size_bytes,
         protected: true,
         anchor: meant.record.anchor.clone(),
-        // It has a name of its own, and no counter yet.
+        // The new volume has a different ID, and has no counter yet.
         tpm: false,
     };
-    // In this order: whatever is interrupted, one of the two logs is in its place, with its anchor.
+    // Steps are in this order so that after any interruption, one of the two logs is in place, with its
+    // anchor.
     finish(meant, &place, &about, &end, takes_place.then_some((&log.path, &opened.log.path)))?;
     let Moving { size_bytes, .. } = moving;
     Ok(Moved { volume: place.name(), device: about.disk, log: final_log, key: about.key, size_bytes })
@@ -188,7 +190,7 @@ fn finish(
     meant.folder.forget()
 }
 
-/// The default place of a new log.
+/// The default path of a new log.
 fn beside(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(".new");
@@ -201,9 +203,10 @@ struct Ready {
     log: Medium,
 }
 
-/// Opens the volume, and has a new log: the one begun before, if it still fits, else an empty one.
+/// Opens the volume and finds or makes a new log: the one begun before if it still fits, otherwise an empty
+/// one.
 fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &MoveTarget<'_>) -> Outcome<Ready> {
-    // Where it ends before we write to it.
+    // The end of the old log before this process writes to it.
     let old_end = {
         let _lock = meant.folder.lock()?;
         let log = Medium::open(&meant.record.log)?;
@@ -250,7 +253,7 @@ fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &MoveTarget<'_>) ->
     begin(meant, opened, wanted, log_path, size_bytes)
 }
 
-/// Makes a new log.
+/// Starts a move with a new log.
 fn begin(
     meant: &Meant,
     opened: Opened,
@@ -271,7 +274,7 @@ fn begin(
     };
     let disk = Part { whole: opened.disk.device.clone(), size_bytes };
     let ring_bytes = wanted.ring_mib.map(|mib| mib << 20);
-    // Before it is made, so that it is known as ours if we do not get further.
+    // Written before the log is made, so that the log is recognised as ours if this is interrupted.
     meant.folder.write(FILE, &moving)?;
     let is_device = log_path.exists() && !log_path.is_file();
     if !is_device {

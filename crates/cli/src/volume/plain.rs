@@ -14,7 +14,7 @@ use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Bytes at the beginning of a log by which it is known.
+/// Bytes at the beginning of a log by which it is recognised.
 const HEADER_BYTES: usize = 16 << 10;
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! `holdfast volume protect`: takes a disk over with what is on it.
+//! `holdfast volume protect`: makes a volume of a disk with its present content.
 
 use super::args::Protect;
 use super::interrupt::Interrupt;
@@ -91,7 +91,7 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
     place.remember(&about)?;
     for (other, left) in places.on_disk(&about.disk) {
         if !left.protected {
-            // An earlier attempt with another log.
+            // It is an earlier attempt with another log.
             other.forget()?;
         }
     }
@@ -110,8 +110,8 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "holdfast: {text}");
 }
 
-/// A volume has whole blocks. What is behind the last one could not be used any more, and may be part of the file system,
-/// so it is not left away unasked.
+/// Refuses a disk that does not consist of whole blocks. The bytes after the last whole block could not be
+/// used any more, and may be part of the file system, so the user has to decide.
 fn has_whole_blocks(disk: &Medium) -> Outcome {
     let size = disk.device.size_bytes();
     if size > 0 && size.is_multiple_of(BLOCK_BYTES as u64) {
@@ -148,11 +148,11 @@ fn key_missing(key: &Path, log: &Path) -> Failure {
         .hint(format!("{} is the log of a volume already: name the key it was made with", log.display()))
 }
 
-/// A log before it is used.
+/// The log that was given, before it is used.
 struct Log {
-    /// It; `None`: it does not exist yet.
+    /// The log; `None`: it does not exist yet.
     medium: Option<Medium>,
-    /// The volume that it claims to be of.
+    /// The ID of the volume that it claims to belong to.
     volume: Option<[u8; 16]>,
 }
 
@@ -188,7 +188,7 @@ fn make_or_open(arguments: &Protect, places: &VolumeFolders, disk: &Medium) -> O
     Ok(Log { medium: Some(medium), volume })
 }
 
-/// Has a log that can be gone on with; the place of its volume.
+/// Makes a log with which the command can continue. Returns the folder of its volume.
 fn format_log(
     arguments: &Protect,
     places: &VolumeFolders,
@@ -218,7 +218,7 @@ fn format_log(
     }
 }
 
-/// Goes on with a log that is there.
+/// Continues with an existing log.
 fn go_on(
     arguments: &Protect,
     place: VolumeFolder,
@@ -242,7 +242,7 @@ fn go_on(
     Ok(place)
 }
 
-/// A volume that was taken over whole is not taken over again: that would take an attacker's blocks for good.
+/// Refuses to take over a volume again that was completed: an attacker's blocks would then count as valid.
 fn must_be_unfinished(
     arguments: &Protect,
     place: &VolumeFolder,

@@ -1,4 +1,4 @@
-//! `holdfast volume repair`: mends bad blocks from a copy of the disk, which need not be trusted.
+//! `holdfast volume repair`: repairs bad blocks from a copy of the disk, which need not be trusted.
 
 use super::args;
 use super::attach;

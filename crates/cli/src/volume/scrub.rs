@@ -12,7 +12,7 @@ use holdfast_daemon::volumes::requests::{Scrub, Status, StopScrub};
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::time::Duration;
 
-/// How often a waiting command looks how far the scrub is.
+/// How often the waiting command checks the scrub's progress.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// `holdfast volume scrub`

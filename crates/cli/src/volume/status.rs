@@ -13,7 +13,7 @@ use holdfast_failure::{Exit, Failure, Outcome};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// For people.
+/// The status for people.
 fn words(status: &VolumeStatus) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
@@ -116,7 +116,7 @@ pub fn run(arguments: &args::Status, directories: &Directories, format: Format) 
     verdict(&all)
 }
 
-/// A failure for what a person must look after.
+/// A failure if a volume needs attention.
 fn verdict(all: &[VolumeStatus]) -> Outcome {
     for status in all {
         let Some(attached) = &status.attached else { continue };
@@ -140,7 +140,7 @@ fn verdict(all: &[VolumeStatus]) -> Outcome {
     }
 }
 
-/// Says that blocks are not what was written.
+/// The failure that blocks do not have the content that was written.
 pub fn bad_blocks(disk: &std::path::Path, count: usize) -> Failure {
     Failure::new(
         Exit::Data,

@@ -1,4 +1,4 @@
-//! In place of `card` in a program that was built without it. Its commands are refused before they come here
+//! Replaces `card` in a program that was built without it. Its commands are refused before they get here
 //! (`crate::features`).
 
 use crate::output::Format;
@@ -38,12 +38,12 @@ pub fn credential(_: &Credential, _: Format) -> Outcome {
     Err(built_without("card"))
 }
 
-/// No mount is known to be a card's.
+/// Returns that the mount is not a card's.
 pub fn acl(_: &Path, _: &AclCommand, _: Format) -> Outcome<bool> {
     Ok(false)
 }
 
-/// No file is known to be a card's.
+/// Returns that the file is not on a card.
 pub fn why(_: &MountedFile, _: Option<&str>, _: Format) -> Outcome<bool> {
     Ok(false)
 }

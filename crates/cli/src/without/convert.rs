@@ -1,4 +1,4 @@
-//! In place of `holdfast server convert` in a program that was built without it.
+//! Replaces `holdfast server convert` in a program that was built without it.
 
 use crate::args::ServerConvert;
 use crate::output::Format;

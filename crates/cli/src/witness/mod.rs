@@ -1,4 +1,4 @@
-//! `holdfast witness`: runs a witness, and looks at one.
+//! `holdfast witness`: runs a witness, or reports on one.
 
 pub mod args;
 
@@ -143,7 +143,7 @@ fn compare(arguments: &Compare, format: Format) -> Outcome {
     }
 }
 
-/// A head that the log has signed.
+/// Reads a head that the log has signed.
 fn head(file: &Path, log: &VerifierKey) -> Outcome<Checkpoint> {
     let named = |why: String| format!("{}: {why}", file.display());
     let text = std::fs::read_to_string(file)

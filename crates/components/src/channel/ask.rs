@@ -58,7 +58,7 @@ struct Inner {
     buffer: Option<Vec<u8>>,
 }
 
-/// Asks over one port, questions of type `Q` and answers of type `A`.
+/// Sends requests of type `Q` over one port, and receives replies of type `A`.
 pub struct Asker<Q, A> {
     port: String,
     ports: Arc<Ports>,
@@ -100,8 +100,8 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     pub fn ask(&self, alias: u16, question: &Q, patience: Patience) -> Result<A> {
         let ticket = self.start(alias, question, &[], patience)?;
         let reply = self.finish(ticket, patience);
-        // Nobody has the ticket any more. A peer that never answers must not use up the limit of requests in
-        // flight.
+        // The ticket cannot be used any more. A peer that never answers must not use up the limit of requests
+        // in flight.
         self.forget(ticket);
         Ok(reply?.body)
     }
@@ -190,7 +190,8 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                     inner.waiting.remove(&ticket.0);
                     return Err(self.unknown(ticket.0));
                 }
-                // A peer that sends nonsense without end does not hold anybody longer than silence would.
+                // A peer that sends invalid packets without end delays the caller no longer than a silent
+                // one.
                 Some(Waiting::Open(_)) if tried && patience.left().is_some_and(|left| left.is_zero()) => {
                     return Err(ComponentError::TimedOut(self.port.clone()));
                 }
@@ -239,7 +240,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         self.inner.lock().waiting.len()
     }
 
-    /// Forgets a request whose answer nobody waits for any more; the answer will be dropped.
+    /// Forgets a request whose answer is not needed any more; the answer will be dropped.
     pub fn forget(&self, ticket: Ticket) {
         self.inner.lock().waiting.remove(&ticket.0);
     }
@@ -269,7 +270,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     ) -> Result<()> {
         match received {
             Ok((number, answer)) => {
-                // An answer nobody waits for: forgotten, or made up. It changes nothing.
+                // An unexpected answer (its request was forgotten, or never existed) changes nothing.
                 if let Some(waiting @ Waiting::Open(_)) = inner.waiting.get_mut(&number) {
                     *waiting = Waiting::Answered(answer);
                 }

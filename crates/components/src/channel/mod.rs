@@ -223,7 +223,7 @@ impl Channel {
         Ok(Channel { port: port.to_owned(), socket, peer: AliasView::map(peer)?, bounds })
     }
 
-    /// The name its holder knows it by.
+    /// The name under which its holder uses it.
     pub fn port(&self) -> &str {
         &self.port
     }

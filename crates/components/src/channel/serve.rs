@@ -126,7 +126,8 @@ impl Ports {
                         .spawn_scoped(scope, || self.turns(&lines, &mut |request| answer(request)))
                 })
                 .collect();
-            // The others end with this one: all of them see the message to stop, or the end of the supervisor.
+            // The others end with this one: all of them see the message to stop, or the end of the
+            // supervisor.
             let own = self.turns(&lines, &mut |request| answer(request));
             match started {
                 Ok(_) => own,
@@ -246,7 +247,7 @@ impl Line {
         self.send_all(&mut unsent).map(|_| ())
     }
 
-    /// Sends answers that wait; whether none is left.
+    /// Sends the answers in the queue. Returns whether none is left.
     fn drain(&self) -> Result<bool> {
         self.send_all(&mut self.unsent.lock())
     }

@@ -130,7 +130,8 @@ fn drop_capabilities() -> rustix::io::Result<()> {
         | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
         | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
-    // Without namespaces an ordinary user's process has no capability to begin with, and may not set these bits.
+    // Without namespaces an ordinary user's process has no capability to begin with, and may not set these
+    // bits.
     let has_any = !rustix::thread::capabilities(None)?.permitted.is_empty();
     if has_any {
         for bit in 0..64 {
@@ -147,7 +148,8 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// Landlock with all rights handled that the kernel's has, and none granted. Returns which of its walls are lacking.
+/// Landlock with all rights handled that the kernel's has, and none granted. Returns which of its walls are
+/// lacking.
 fn landlock(profile: &Profile) -> Result<Vec<Wall>> {
     let restricted = || -> std::result::Result<RestrictionStatus, RulesetError> {
         let net = match profile.has(Permission::Connect) {

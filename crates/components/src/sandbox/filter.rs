@@ -7,8 +7,8 @@
 //! violation is never silent, as it would be if the kernel just killed the process. Calls of another
 //! architecture kill at once.
 //!
-//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the
-//! kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
+//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors
+//! of the kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
 
 use super::{Permission, Profile};
 use crate::error::{ComponentError, Result};
@@ -25,7 +25,7 @@ const TRAP: u32 = libc::SECCOMP_RET_TRAP;
 /// `BPF_RET | BPF_K`.
 const RETURN: u16 = 0x06;
 
-/// By this glibc 2.42 and newer separate the stacks of threads: pages that nobody can touch.
+/// glibc 2.42 and newer use it to separate the stacks of threads, with pages that cannot be accessed.
 const MADV_GUARD_INSTALL: c_int = 102;
 const MADV_GUARD_REMOVE: c_int = 103;
 

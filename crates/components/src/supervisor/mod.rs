@@ -157,8 +157,8 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts everything in a plan. On return, all components are in their sandboxes and have started.
     ///
-    /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
-    /// supervisor.
+    /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must
+    /// not call the supervisor.
     ///
     /// # Errors
     /// The plan is inconsistent, or a component cannot be started; then none runs.
@@ -326,7 +326,7 @@ impl Supervisor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // Regions and files go now, not when the last question about them was answered.
+        // Regions and files are dropped now, rather than when the last request for a listing was answered.
         self.shared.state.lock().slots.clear();
     }
 }

@@ -1,4 +1,5 @@
-//! The supervisor's thread: starts, connects, watches, buries, and starts anew.
+//! The supervisor's thread: starts and connects components, watches them, cleans up after them, and restarts
+//! them.
 
 use super::{Event, ProcessName, RunningProcess, Shared, Slot, SupervisorState, WORDS_BYTES_MAX};
 use crate::alias::AliasPage;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 const GUARDED_WAIT: Duration = Duration::from_secs(5);
 /// Shortest time between reads of a component's output.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
-/// How long killed components may take to be gone.
+/// How long killed components may take to end.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 
 /// Sends a message. A component that does not read its messages is stuck or hostile.
@@ -160,7 +161,7 @@ impl Shared {
         give(&plan.serves, Role::Serves, serves.0, b, asks.1.reader()?)
     }
 
-    /// Hands a component what else it has, and has it begin.
+    /// Sends a component its remaining ports, regions and files, and lets it begin.
     fn begin(&self, state: &mut SupervisorState, index: usize) -> Result<()> {
         let slot = &state.slots[index];
         let Some(running) = &slot.running else { return Ok(()) };
@@ -247,7 +248,7 @@ impl Shared {
                 });
             }
             if wait_for(&mut events, time).is_err() {
-                // Out of memory. Nothing is lost by looking again later.
+                // The system is out of memory; nothing is lost by looking again later.
                 std::thread::sleep(HEAR_EVERY);
                 continue;
             }
@@ -280,7 +281,7 @@ impl Shared {
                 for running in state.slots.iter().filter_map(|slot| slot.running.as_ref()) {
                     spawn::kill(&running.child.pidfd);
                 }
-                // They end at once, which is all there is to wait for.
+                // They were killed, so it only remains to wait until they have ended.
                 state.stopping = Some(Instant::now() + GONE_WAIT);
             }
             self.start_due(&mut state);
@@ -319,7 +320,7 @@ impl Shared {
         }
     }
 
-    /// A component crashed: when it is to be started anew, or that it stays down.
+    /// Decides, after a component has crashed, when it is restarted, or that it stays down.
     fn schedule(&self, slot: &mut Slot, reason: &str) {
         let now = Instant::now();
         let policy = slot.plan.restart;
@@ -408,7 +409,7 @@ fn peers(state: &SupervisorState, name: &str) -> Vec<(String, String)> {
 }
 
 impl RunningProcess {
-    /// Whether its output is listened to at the moment.
+    /// Whether the component's output may be read at the moment.
     fn is_heard(&self) -> bool {
         self.read_next.lock().is_some_and(|moment| moment <= Instant::now())
     }
@@ -436,8 +437,8 @@ impl RunningProcess {
         }
     }
 
-    /// The process made a system call that its profile does not permit. The call is not carried out, and the process
-    /// ends.
+    /// The process made a system call that its profile does not permit. The call is not carried out, and the
+    /// process ends.
     fn judge(&self) {
         if let Ok(Some(number)) = kernel::next_violation(self.violations.as_fd()) {
             self.violation.lock().get_or_insert(number);

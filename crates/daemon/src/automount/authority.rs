@@ -1,5 +1,6 @@
-//! Whom an automounter listens to: directories of links that give names a meaning, and directories of revocations. Both
-//! may lie below the automounted directory itself, in releases or file systems that are mounted for it.
+//! The directories that an automounter consults: directories of links that give names a meaning, and
+//! directories of revocations. Both may be below the automounted directory itself, in releases or file
+//! systems that are mounted for this.
 
 use super::refusal::Refusal;
 use crate::paths::Directories;
@@ -14,16 +15,16 @@ use std::path::{Component, Path, PathBuf};
 /// Directories of links and of revocations, as absolute paths.
 #[derive(Clone, Debug)]
 pub struct Authorities {
-    /// In which names are looked for, in turn.
+    /// Directories in which names are looked up, in this order.
     pub certpath: Vec<PathBuf>,
-    /// In which revocations are looked for.
+    /// Directories in which revocations are looked up.
     pub revocations: Vec<PathBuf>,
-    /// Where revocations that were found are kept.
+    /// The directories in which found revocations are stored.
     pub directories: Directories,
 }
 
 impl Authorities {
-    /// The name below `directory` that a path leads through.
+    /// The name below `directory` that a path leads through, if any.
     pub fn name_in(&self, directory: &Path, path: &Path) -> Option<Vec<u8>> {
         match path.strip_prefix(directory).ok()?.components().next()? {
             Component::Normal(name) => Some(name.as_bytes().to_vec()),
@@ -31,8 +32,9 @@ impl Authorities {
         }
     }
 
-    /// Where revocations of what `name` leads to are looked for. What holds revocations itself is judged by directories
-    /// elsewhere only, or two that hold each other's would wait for each other.
+    /// The directories in which revocations of what `name` leads to are looked up. If `name` itself leads to
+    /// a directory of revocations, only directories outside of the automounter are consulted: otherwise two
+    /// that contain each other's revocations would wait for each other.
     pub fn revocations_for(&self, directory: &Path, name: &[u8]) -> Vec<PathBuf> {
         let through = |path: &PathBuf| self.name_in(directory, path);
         let holds_some = self.revocations.iter().any(|path| through(path).as_deref() == Some(name));
@@ -40,12 +42,14 @@ impl Authorities {
         self.revocations.iter().filter(wanted).cloned().collect()
     }
 
-    /// Whether a writable file system of this id was not revoked. (Of a release, whoever reads its record looks.)
+    /// Checks that a writable file system with this id is not revoked. (For releases, that is checked by the
+    /// code that reads the record.)
     ///
     /// # Errors
-    /// It was, or nobody knows.
+    /// It is revoked, or that cannot be determined.
     pub fn not_revoked(&self, id: &Digest, revocations: &[PathBuf]) -> Result<(), Refusal> {
-        // What is false for a file system may be good for a release of this id; who reads that tells of false ones.
+        // A certificate that is invalid for a file system may be valid for a release with this id, whose
+        // reader reports invalid ones.
         let told = |notice: &str| tracing::debug!(notice, "revocations");
         revoked::check(id, revocations, &self.directories, &told).map_err(|checked| match checked {
             NotUsable::Revoked(why) => Refusal::new(Trouble::Revoked, why),
@@ -53,18 +57,19 @@ impl Authorities {
         })
     }
 
-    /// Where a name leads that some directory of links has; the first one counts. `reach` makes sure that a directory is
-    /// mounted.
+    /// The target of a name in the first directory of links that has it. `reach` makes sure that a directory
+    /// is mounted.
     ///
     /// # Errors
-    /// None has it; or one that comes before cannot be looked into. Then the others are not asked, or whoever keeps it
-    /// from us could choose what the name means.
+    /// No directory has the name; or a directory before the first that has it cannot be read. Later
+    /// directories are not consulted in that case, because an attacker who blocks one could otherwise choose
+    /// the name's meaning.
     pub fn link(
         &self,
         name: &[u8],
         reach: &dyn Fn(&Path) -> Result<(), Refusal>,
     ) -> Result<PathBuf, Refusal> {
-        // What desktops and shells look for everywhere is nobody's name.
+        // Hidden names, which desktops and shells look for everywhere, are never looked up.
         if name.starts_with(b".") || name.len() > 255 {
             return Err(Refusal::new(Trouble::NoName, "such names are not looked for"));
         }
@@ -97,7 +102,7 @@ mod tests {
         Authorities { certpath, revocations, directories: Directories::default() }
     }
 
-    /// Directories of revocations below the automounted one do not wait for themselves or each other.
+    /// Proves: directories of revocations below the automounted one do not wait for themselves or each other.
     #[test]
     fn revocations_that_hold_revocations() {
         let all = authorities(Vec::new(), &["/local", "/hf/@a,1/x", "/hf/@b,2"]);
@@ -112,7 +117,8 @@ mod tests {
         assert_eq!(all.name_in(Path::new("/hf"), Path::new("/hf")), None);
     }
 
-    /// The first directory that has a name counts; one that cannot be looked into keeps the others from being asked.
+    /// Proves: a name is taken from the first directory that has it. If a directory cannot be read, later
+    /// ones are not consulted.
     #[test]
     fn names_are_looked_for_in_turn() {
         let folder = tempfile::tempdir().expect("a folder");

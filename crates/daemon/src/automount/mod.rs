@@ -1,4 +1,4 @@
-//! The automounter: serves a directory in which names that say what they lead to are mounted when they are used.
+//! The automounter: serves a directory in which self-certifying names are mounted when they are used.
 
 mod authority;
 mod mounting;
@@ -29,12 +29,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// What the table of mounts shows as the source of an automounted directory.
+/// The source of an automounted directory in the kernel's table of mounts.
 pub const SOURCE: &str = "hf+automount:";
-/// How often mounts are looked after, at most.
+/// The longest interval between two rounds of periodic work on the mounts.
 const TEND_EVERY: Duration = Duration::from_secs(5);
 
-/// How an automounter stands.
+/// The status of an automounter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AutomountStatus {
     /// The directory.
@@ -48,20 +48,20 @@ pub struct AutomountStatus {
     pub places: PlacesStatus,
 }
 
-/// Where an automounter of a directory keeps its control socket and its log.
+/// The directory with the control socket and log of a directory's automounter.
 fn state_of(directory: &Path, directories: &Directories) -> Outcome<PathBuf> {
     let name = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, directory.as_os_str().as_bytes());
     Ok(directories.state_base()?.join("automount").join(name.short()))
 }
 
-/// How the automounter of a directory stands; `None` if it is not this user's, or just ended.
+/// The status of a directory's automounter; `None` if it is another user's, or is just ending.
 ///
 /// # Errors
-/// It does not answer.
+/// The automounter does not answer.
 pub fn status(directory: &Path, directories: &Directories) -> Outcome<Option<AutomountStatus>> {
     match Client::connect(&state_of(directory, directories)?)? {
         Some(client) => match client.call(&Status) {
-            // It ended just now.
+            // It is just ending.
             Err(failure) if failure.code == Exit::Unavailable => Ok(None),
             other => other.map(Some),
         },
@@ -69,37 +69,38 @@ pub fn status(directory: &Path, directories: &Directories) -> Outcome<Option<Aut
     }
 }
 
-/// Asks the automounter of a directory to unmount all; `false` if there is none to ask.
+/// Asks the automounter of a directory to unmount everything; `false` if there is none.
 ///
 /// # Errors
-/// Something is in use.
+/// A mount is in use.
 pub fn end(directory: &Path, lazy: bool, directories: &Directories) -> Outcome<bool> {
     let Some(client) = Client::connect(&state_of(directory, directories)?)? else { return Ok(false) };
     match client.call(&Unmount { lazy }) {
-        // It went away with its mount before it could answer.
+        // It ended with its mount before it could reply.
         Err(failure) if failure.code == Exit::Unavailable => Ok(true),
         other => other.map(|()| true),
     }
 }
 
-/// What an automounter is to do, as its user says.
+/// The settings of an automounter, as its user gives them.
 #[derive(Clone, Debug)]
 pub struct AutomountSettings {
     /// The automounted directory, prepared.
     pub directory: PathBuf,
     /// This device's key, for writable file systems.
     pub key: Option<PathBuf>,
-    /// Directories of links in which other names are looked for.
+    /// Directories of links, in which all other names are looked up.
     pub certpath: Vec<PathBuf>,
     /// Directories of revocation certificates.
     pub revocations: Vec<PathBuf>,
-    /// Where mounts are made, if not on the names; `None`: on the names for root, else in a private directory.
+    /// Where mounts are made, if not on the names. `None`: on the names for root, else in a private
+    /// directory.
     pub beside: Option<PathBuf>,
-    /// How long a name stays mounted that nobody uses.
+    /// How long an unused name stays mounted.
     pub idle: Duration,
     /// Most names mounted at once.
     pub mounts_max: usize,
-    /// Seconds between looks for new releases and revocations.
+    /// Seconds between two checks for new releases and revocations.
     pub refresh: u64,
     /// How long mounting a name may take.
     pub timeout: Duration,
@@ -107,11 +108,11 @@ pub struct AutomountSettings {
     pub cache_mib: u64,
     /// Whether other users of this machine may use it.
     pub allow_other: bool,
-    /// Whether no program may be run from what is mounted.
+    /// Whether programs in the mounts must not be run.
     pub no_exec: bool,
 }
 
-/// All that is decided before it begins.
+/// The checked settings of an automounter.
 pub struct Plan {
     directory: PathBuf,
     beside: Option<PathBuf>,
@@ -130,7 +131,7 @@ impl Plan {
     /// Checks the settings and makes the state directory.
     ///
     /// # Errors
-    /// The key cannot be read, a path is wrong, or the settings do not go together.
+    /// The key cannot be read, a path is wrong, or the settings contradict each other.
     pub fn of(wanted: &AutomountSettings, directories: &Directories) -> Outcome<Plan> {
         let absolute = |path: &PathBuf| {
             std::path::absolute(path)
@@ -144,7 +145,7 @@ impl Plan {
         if let Some(key) = &key
             && keys::public_of(&key.to_string_lossy()).is_err()
         {
-            // Says what is wrong with it.
+            // Reading the key reports what is wrong with it.
             keys::read(key)?;
         }
         let chosen = Directories {
@@ -196,7 +197,7 @@ impl Plan {
     }
 }
 
-/// Where mounts are made, if not on the names. What an earlier run left there is taken away.
+/// Where mounts are made, if not on the names. Mounts that an earlier run left there are removed.
 fn beside(chosen: Option<PathBuf>, state_dir: &Path) -> Outcome<Option<PathBuf>> {
     let base = match chosen {
         Some(chosen) => chosen,
@@ -206,7 +207,7 @@ fn beside(chosen: Option<PathBuf>, state_dir: &Path) -> Outcome<Option<PathBuf>>
             _ => state_dir.join("mounts"),
         },
     };
-    // Several automounters do not get into each other's way.
+    // Each automounter has a folder of its own.
     let folder = base.join(state_dir.file_name().unwrap_or_default());
     make_private(&folder)?;
     let folder = folder
@@ -236,7 +237,7 @@ pub fn run_in_background(plan: impl FnOnce() -> Outcome<Plan>) -> Outcome {
     let started = start();
     let heard = background::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
     let Ok(automounter) = started else { return Ok(()) };
-    // Not to keep another file system from being unmounted.
+    // A working directory elsewhere would keep that file system from being unmounted.
     let _ = std::env::set_current_dir("/");
     if !heard {
         let _ = automounter.session.unmount(UnmountMode::Lazily);
@@ -263,7 +264,7 @@ struct Automounter {
     state_dir: PathBuf,
     idle: Duration,
     refresh: Duration,
-    /// The mount is gone.
+    /// Receives when the mount has ended.
     ended: Receiver<()>,
 }
 
@@ -331,7 +332,7 @@ impl Automounter {
         }
         let (signalled, of) = (Arc::downgrade(&session), Arc::clone(&places));
         signals::on_end(move || {
-            // What is unsaved is published first, as far as that can be done soon.
+            // Unsaved changes are published first, as far as that is possible soon.
             if of.end(false).is_err() {
                 let _ = of.end(true);
             }

@@ -1,5 +1,5 @@
-//! Mounting a place, and unmounting it: by this command itself, as a person would. What serves a mount is a process of its
-//! own, so nothing that happens to one concerns another.
+//! Mounts and unmounts a place by running this command, as a person would. Each mount is served by a process
+//! of its own, so what happens to one does not affect others.
 
 use super::probe::ProbeResult;
 use super::refusal::Refusal;
@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether a command has ended.
+/// How often it checks whether a command has ended.
 const GLANCE: Duration = Duration::from_millis(10);
-/// How long unmounting may take. What cannot be published in this time is gone on with by the process that has it.
+/// How long unmounting may take. If publishing takes longer, the process that serves the mount goes on with
+/// it.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(60);
-/// How much a command may say.
+/// Most bytes that are read of a command's messages.
 const WORDS_MAX: u64 = 64 << 10;
 
 /// How places are mounted.
@@ -27,7 +28,7 @@ const WORDS_MAX: u64 = 64 << 10;
 pub struct Settings {
     /// This device's key.
     pub key: Option<PathBuf>,
-    /// Where state and caches are.
+    /// The directories of state and caches.
     pub directories: Directories,
     /// See `holdfast mount`.
     pub allow_other: bool,
@@ -55,10 +56,10 @@ impl Settings {
         command
     }
 
-    /// Begins to mount what was found; [`finish`] waits for it.
+    /// Starts to mount what was found; [`finish`] waits for the result.
     ///
     /// # Errors
-    /// There is no key, or no process can be started.
+    /// There is no key, or the process cannot be started.
     pub fn begin(
         &self,
         found: &ProbeResult,
@@ -93,17 +94,17 @@ impl Settings {
                 command.arg(option);
             }
         }
-        // Neither begins with a dash.
+        // Neither argument begins with a dash.
         command.args([OsString::from(url), place.into()]);
         command
             .spawn()
             .map_err(|error| Refusal::new(Trouble::Failed, format!("no process can be started: {error}")))
     }
 
-    /// Unmounts a place, gently (what is in use stays) or not.
+    /// Unmounts a place; if not `lazy`, only if it is not in use.
     ///
     /// # Errors
-    /// Why it stays.
+    /// Why it stays mounted.
     pub fn unmount(&self, place: &Path, lazy: bool) -> Result<(), Refusal> {
         let mut command = self.holdfast();
         command.arg("umount");
@@ -131,14 +132,14 @@ struct SaidError {
 /// Waits for a command.
 ///
 /// # Errors
-/// What it says, or that it takes too long.
+/// The failure that the command reports, or that it takes too long.
 pub fn finish(mut child: Child, patience: Duration) -> Result<(), Refusal> {
     let words = child.stderr.take();
-    // Beside, since a command that says much would not end before it is read.
+    // Read on a thread of its own: a command with long messages ends only after they are read.
     let words = std::thread::spawn(move || {
         let mut said = Vec::new();
         if let Some(words) = words {
-            // What is cut off or broken is only not told.
+            // A message that is cut off or unreadable is only not reported.
             let _ = words.take(WORDS_MAX).read_to_end(&mut said);
         }
         said
@@ -165,7 +166,7 @@ pub fn finish(mut child: Child, patience: Duration) -> Result<(), Refusal> {
         .unwrap_or_else(|| Refusal::new(Trouble::Failed, format!("{status}: {}", said.trim()))))
 }
 
-/// What a command means that failed: its last line is JSON, warnings come before it.
+/// Interprets the messages of a failed command: the last line is JSON, warnings come before it.
 fn understand(said: &str) -> Option<Refusal> {
     let Said { error } = said.lines().rev().find_map(|line| serde_json::from_str(line).ok())?;
     let trouble = match error.code {
@@ -178,7 +179,7 @@ fn understand(said: &str) -> Option<Refusal> {
     Some(Refusal::new(trouble, error.message + &hint))
 }
 
-/// Whether a thread is of one of these processes or of one that they started, as far as they still live.
+/// Whether a thread belongs to one of these processes, or to a running descendant of one.
 pub fn descends(thread: u32, from: &[u32]) -> bool {
     let mut of = thread;
     for _ in 0..GENERATIONS_MAX {
@@ -198,7 +199,8 @@ pub fn descends(thread: u32, from: &[u32]) -> bool {
     false
 }
 
-/// A command, the process in the background that it starts, and fusermount3; and some in between.
+/// Most generations of processes: a command, the background process that it starts, fusermount3, and some in
+/// between.
 const GENERATIONS_MAX: usize = 6;
 
 #[cfg(test)]
@@ -206,7 +208,8 @@ mod tests {
     use super::*;
     use holdfast_testing::{PATIENCE, eventually_some};
 
-    /// The last line tells what happened, whatever was said before; what is not understood is told as it is.
+    /// Proves: the last line of the output decides, whatever came before; output in another form is reported
+    /// as it is.
     #[test]
     fn failures_are_understood() {
         let line = r#"{"error":{"exit_code":69,"code":"Unavailable","message":"nobody","hint":"look"}}"#;
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(late.trouble, Trouble::Unreachable);
     }
 
-    /// Children and their children are told from others.
+    /// Proves: children and their descendants are recognised, and other processes are not.
     #[test]
     fn descent() {
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().expect("sh runs");

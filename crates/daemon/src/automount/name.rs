@@ -1,29 +1,30 @@
-//! Names that say what they lead to: `@HOST[:PORT][!DIR...],ID` (the paper's self-certifying pathnames), or, where several
-//! servers stand in for each other, `@HOST[:PORT],HOST[:PORT]...,ID`.
+//! Self-certifying names: `@HOST[:PORT][!DIR...],ID` (the paper's self-certifying pathnames), or
+//! `@HOST[:PORT],HOST[:PORT]...,ID` if several servers can stand in for each other.
 //!
-//! The ID is what is trusted: the id of a release, or of a writable file system. Host, port and directories only say
-//! where to ask. A name is one component of a path, so what separates directories of a URL is `!` here.
+//! Only the ID is trusted: the id of a release or of a writable file system. Host, port and directories only
+//! say where to ask. A name is one component of a path, so the directories of a URL are separated by `!`.
 
 use holdfast_crypto::Digest;
 use holdfast_rpc::{Address, ServerAddress};
 
-/// A name, understood.
+/// A parsed name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// Host and, if it is said, port; as in a URL.
+    /// Host and, if given, port, as in a URL.
     location: String,
-    /// The same as the server of a writable file system.
+    /// The same, as the server of a writable file system.
     server: ServerAddress,
-    /// Others that have it when that one does not; then it is no mirror.
+    /// Further servers of a writable file system, for when the first does not answer. A mirror has none.
     others: Vec<ServerAddress>,
-    /// Directories at a web server, with a slash after each.
+    /// Directories at a web server, each followed by a slash.
     path: String,
-    /// What is trusted.
+    /// The ID, which decides what is mounted.
     pub id: Digest,
 }
 
 impl Name {
-    /// Reads a name; `None` if it is none. An ID is in small letters, so that it has one spelling.
+    /// Parses a name; `None` if it has another form. The ID must be in lower case, so that it has one
+    /// spelling.
     pub fn parse(name: &[u8]) -> Option<Name> {
         let text = std::str::from_utf8(name).ok()?.strip_prefix('@')?;
         let (place, id) = text.rsplit_once(',')?;
@@ -33,7 +34,7 @@ impl Name {
         let id = Digest::from_hex(id)?;
         let mut parts = place.split('!');
         let location = parts.next()?.to_owned();
-        // In a URL, only in brackets.
+        // A URL needs brackets around an IPv6 address.
         let bare = |server: &str| !server.starts_with('[') && server.matches(':').count() > 1;
         if location.split(',').any(bare) {
             return None;
@@ -52,7 +53,7 @@ impl Name {
         may_be_something.then_some(Name { location, server, others, path, id })
     }
 
-    /// The writable file system that it may be; one is not below directories.
+    /// The address of the writable file system that the name may stand for; `None` if it has directories.
     pub fn file_system(&self) -> Option<Address> {
         self.path.is_empty().then(|| Address {
             server: self.server.clone(),
@@ -61,7 +62,7 @@ impl Name {
         })
     }
 
-    /// The mirror that it may be; only servers of writable file systems stand in for each other.
+    /// The URL of the mirror that the name may stand for; `None` if it has several servers.
     pub fn mirror(&self, scheme: &str) -> Option<String> {
         self.others.is_empty().then(|| format!("{scheme}://{}/{}", self.location, self.path))
     }
@@ -75,7 +76,7 @@ mod tests {
         "5e".repeat(32)
     }
 
-    /// Every form says where to ask, by both protocols.
+    /// Proves: every form of name yields the addresses for both protocols.
     #[test]
     fn names_are_understood() {
         for (place, mirror, server) in [
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Servers that stand in for each other are named together, and are no mirror.
+    /// Proves: servers that stand in for each other are named together, and such a name yields no mirror.
     #[test]
     fn several_servers_in_one_name() {
         let name = Name::parse(format!("@a.example.org,[::1]:9,{}", id()).as_bytes()).expect("a name");
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(address.to_string(), format!("hf://a.example.org:7440,[::1]:9/{}", id()));
     }
 
-    /// What is none, among it all that shells and desktops look for, is told at a glance.
+    /// Proves: other names are rejected at once, including all those that shells and desktops look for.
     #[test]
     fn other_names_are_none() {
         let id = id();

@@ -1,8 +1,9 @@
-//! The names below an automounted directory: what is mounted, what is on its way, and what could not be mounted.
+//! The names below an automounted directory: which are mounted, which are being mounted, and which could not
+//! be mounted.
 //!
-//! Invariants: a name is mounted by one thread at a time, which holds no lock meanwhile; a name keeps its number while the
-//! kernel knows it or something is mounted on it; at most so many are mounted as the user allows; whoever mounts a place
-//! never waits for it.
+//! Invariants: one thread at a time mounts a name, and holds no lock meanwhile. A name keeps its number while
+//! the kernel may use it or something is mounted on it. No more names are mounted than the user allows. A
+//! process that takes part in mounting a place never waits for that place.
 
 use super::authority::Authorities;
 use super::mounting::{self, Settings, descends};
@@ -23,41 +24,42 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a failure is remembered at most.
+/// The longest time for which a failure is remembered, so that the name is not tried again.
 const FAILED_FOR: Duration = Duration::from_secs(10);
-/// How long `status` tells of it.
+/// How long `status` lists a failure.
 const FAILED_TOLD_FOR: Duration = Duration::from_secs(3600);
 /// Most names that are being mounted at once.
 const UNDER_WAY_MAX: usize = 32;
 /// Most failures that are remembered.
 const FAILURES_MAX: usize = 1000;
 
-/// What a place is, for `status`.
+/// The status of one name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlaceStatus {
     /// Its name.
     pub name: String,
-    /// Mounted: what. Else why not.
+    /// What is mounted; or why it could not be mounted.
     pub says: String,
     /// Seconds since it was used, or since it failed.
     pub ago_s: u64,
 }
 
-/// What an automounter tells of itself.
+/// The status of all names of an automounter.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PlacesStatus {
     /// What is mounted.
     pub mounted: Vec<PlaceStatus>,
-    /// What could not be mounted lately.
+    /// What could not be mounted within the last hour.
     pub failed: Vec<PlaceStatus>,
 }
 
-/// All of it.
+/// The names of an automounted directory.
 pub struct Places {
-    /// Itself, for the threads that mount.
+    /// A reference to itself, for the threads that mount.
     own: Weak<Places>,
     directory: PathBuf,
-    /// Where mounts are made if names are links to them; else they are made on the names.
+    /// The directory in which mounts are made, if names are links to them; `None`: they are made on the names
+    /// themselves.
     beside: Option<PathBuf>,
     settings: Settings,
     authorities: Authorities,
@@ -73,7 +75,7 @@ struct Inner {
     numbers: HashMap<Vec<u8>, u64>,
     known: HashMap<u64, NameEntry>,
     last: u64,
-    /// No more is mounted.
+    /// Whether the automounter is ending, so that nothing more is mounted.
     ended: bool,
 }
 
@@ -92,11 +94,11 @@ enum Is {
 enum State {
     /// Nothing is mounted.
     Idle,
-    /// It is being mounted, by these processes and theirs.
+    /// It is being mounted, by these processes and their descendants.
     Mounting(Vec<u32>),
     /// It is mounted.
     Mounted(ProbeResult),
-    /// It is being unmounted; and whether somebody wants it to be mounted again.
+    /// It is being unmounted. The request says whether it is to be mounted again afterwards.
     Unmounting(ProbeResult, NameRequest),
     /// It could not be mounted.
     Failed(Refusal, Instant),
@@ -109,8 +111,8 @@ enum NameRequest {
 }
 
 impl Places {
-    /// For names below `directory`, an absolute path; with mounts made there, or `beside`. No failure is remembered for
-    /// longer than `refresh`.
+    /// The names below `directory`, an absolute path; with mounts made on them, or in `beside`. A failure is
+    /// remembered for at most `refresh`.
     pub fn new(
         directory: PathBuf,
         beside: Option<PathBuf>,
@@ -138,11 +140,11 @@ impl Places {
         self.beside.as_ref().unwrap_or(&self.directory).join(OsStr::from_bytes(name))
     }
 
-    /// Makes sure that something is mounted on what a path leads through, if it leads below our directory; so that we need
-    /// not ask ourselves by it.
+    /// If a path leads below the automounted directory, mounts the name that it leads through. Otherwise a
+    /// look-up by this process itself would have to wait for its own answer.
     ///
     /// # Errors
-    /// Why it is not.
+    /// Why the name cannot be mounted.
     pub fn reach(&self, path: &Path) -> Result<(), Refusal> {
         let Some(name) = self.authorities.name_in(&self.directory, path) else { return Ok(()) };
         let refused = |why: &str| Refusal::new(Trouble::Failed, format!("{}: {why}", path.display()));
@@ -169,7 +171,7 @@ impl Places {
         failed
     }
 
-    /// Mounts a place; on a thread of its own.
+    /// Mounts a place; runs on a thread of its own.
     fn bring(&self, number: u64) {
         let Some((name, parsed)) = self.named(number) else { return };
         let place = self.path(&name);
@@ -202,7 +204,7 @@ impl Places {
     }
 
     fn make(&self, number: u64, name: &[u8], parsed: &Name, place: &Path) -> Result<ProbeResult, Refusal> {
-        // What an earlier run left is of use, unless nobody serves it.
+        // A mount that an earlier run left is used, unless no process serves it any more.
         if self.is_mounted(place)? && mountpoint::is_dead(place) {
             self.settings.unmount(place, true)?;
         }
@@ -224,7 +226,7 @@ impl Places {
         let mounters = self.process_of_key(&found);
         let id = parsed.id.to_string();
         let child = {
-            // Who mounts is known before it can ask.
+            // The mounting process is registered before it can look up the place.
             let mut inner = self.inner.lock();
             if inner.ended {
                 return Err(Refusal::new(Trouble::Failed, "the automounter is ending"));
@@ -240,7 +242,7 @@ impl Places {
         Ok(found)
     }
 
-    /// The process that serves other mounts of this key already: it will be asked to mount this one, too.
+    /// The process that already serves other mounts of this key; it will be asked to mount this one, too.
     fn process_of_key(&self, found: &ProbeResult) -> Option<u32> {
         let (ProbeResult::FileSystem(address), Some(key)) = (found, &self.settings.key) else { return None };
         let text = key.to_string_lossy();
@@ -258,7 +260,7 @@ impl Places {
         Ok(mounted.is_some())
     }
 
-    /// Unmounts what was not used for longest, if as many are mounted as may be.
+    /// Unmounts the mounts that were unused for longest, if there are more than allowed.
     fn make_room(&self) -> Result<(), Refusal> {
         loop {
             let mut mounted: Vec<(Instant, u64)> = Vec::new();
@@ -266,7 +268,7 @@ impl Places {
             for (number, known) in &self.inner.lock().known {
                 match &known.is {
                     Is::Place(_, State::Mounted(_)) => mounted.push((known.used, *number)),
-                    // The one that room is made for is among those that are being mounted.
+                    // The mount for which room is made is one of these.
                     Is::Place(_, State::Mounting(_) | State::Unmounting(..)) => busy += 1,
                     _ => {}
                 }
@@ -289,7 +291,7 @@ impl Places {
         }
     }
 
-    /// Unmounts one. If it fails the place is what it was.
+    /// Unmounts a place. If that fails, its state is as before.
     fn take_down(&self, number: u64, lazy: bool) -> Result<(), Refusal> {
         let (name, found) = {
             let mut inner = self.inner.lock();
@@ -307,7 +309,7 @@ impl Places {
             _ => self.settings.unmount(&place, lazy),
         };
         if self.beside.is_some() && gone.is_ok() {
-            // Made again when it is needed; what is not empty is not ours.
+            // The directory is made again when needed. If it is not empty, it was not made here and stays.
             let _ = std::fs::remove_dir(&place);
         }
         let mut inner = self.inner.lock();
@@ -324,7 +326,7 @@ impl Places {
         gone
     }
 
-    /// What is to be done now and then: idle mounts go, so do dead ones and those that were revoked.
+    /// Periodic work: unmounts idle and dead mounts, and those that were revoked.
     pub fn tend(&self, look_for_revocations: bool) {
         let mounted: Vec<(u64, Vec<u8>, Name, ProbeResult, Duration)> = {
             let inner = self.inner.lock();
@@ -350,12 +352,12 @@ impl Places {
             if unused >= self.idle {
                 match self.take_down(number, false) {
                     Ok(()) => tracing::info!(name = shown, "unmounted, as nobody uses it"),
-                    // It is in use. It is looked at again after as long.
+                    // It is in use, and is examined again after the same time.
                     Err(_) => self.note_use(number),
                 }
                 continue;
             }
-            // Who serves a release looks by himself.
+            // The process that serves a release looks for revocations itself.
             if look_for_revocations && matches!(found, ProbeResult::FileSystem(_)) {
                 let revocations = self.authorities.revocations_for(&self.directory, &name);
                 let reached = revocations.iter().try_for_each(|directory| self.reach(directory));
@@ -381,10 +383,10 @@ impl Places {
         }
     }
 
-    /// Unmounts all. Gently, the first that is in use is an error, and all goes on.
+    /// Unmounts everything. If not `lazy`, a mount in use is an error, and the automounter goes on.
     ///
     /// # Errors
-    /// Why one stays.
+    /// Why a mount stays.
     pub fn end(&self, lazy: bool) -> Result<(), Refusal> {
         self.inner.lock().ended = true;
         let start = Instant::now();
@@ -392,7 +394,7 @@ impl Places {
             let (mounted, under_way) = {
                 let inner = self.inner.lock();
                 let mounted: Vec<u64> = inner.numbers_in(|state| matches!(state, State::Mounted(_)));
-                // Those that are only looked for yet find out by themselves.
+                // Mounts that have not started a process yet will notice the end by themselves.
                 let busy = inner.numbers_in(|state| match state {
                     State::Mounting(mounters) => !mounters.is_empty(),
                     state => matches!(state, State::Unmounting(..)),
@@ -416,7 +418,7 @@ impl Places {
         }
     }
 
-    /// What there is.
+    /// The status of all names.
     pub fn status(&self) -> PlacesStatus {
         let inner = self.inner.lock();
         let mut status = PlacesStatus::default();
@@ -442,7 +444,7 @@ impl Places {
         status
     }
 
-    /// Sees to it that a place is mounted. Whether it is, once that is known.
+    /// Makes sure that a place is being mounted. Returns the outcome once it is certain, `None` before.
     fn want(&self, inner: &mut MutexGuard<'_, Inner>, number: u64) -> Option<Result<(), Trouble>> {
         let ended = inner.ended;
         let Some(NameEntry { name, is: Is::Place(_, state), used, .. }) = inner.known.get_mut(&number) else {
@@ -451,7 +453,7 @@ impl Places {
         *used = Instant::now();
         match state {
             State::Mounted(_) => match mountpoint::mounted_at(&self.path(name)) {
-                // Somebody else has unmounted it.
+                // Another program has unmounted it.
                 Ok(None) => *state = State::Idle,
                 _ => return Some(Ok(())),
             },
@@ -475,7 +477,7 @@ impl Places {
         None
     }
 
-    /// Begins to mount a place.
+    /// Starts a thread that mounts a place.
     fn begin(&self, inner: &mut MutexGuard<'_, Inner>, number: u64) {
         let own = self.own.clone();
         let mount = move || {
@@ -492,12 +494,13 @@ impl Places {
         }
     }
 
-    /// What is known of a name that is or was a place's, unless it is about to change.
+    /// The outcome for a name that is or was a place's; `None` if it is about to change.
     fn settled(&self, inner: &Inner, name: &[u8]) -> Option<Result<(), Trouble>> {
         let known = inner.numbers.get(name).and_then(|number| inner.known.get(number));
         let Some(NameEntry { is: Is::Place(_, state), lookups, .. }) = known else { return Some(Ok(())) };
         match state {
-            // Whoever asks for it the first time keeps others from it meanwhile, also those who mount.
+            // The first look-up of a name blocks other look-ups of it, even those by the mounting process, so
+            // it must not wait.
             _ if *lookups == 0 => Some(Ok(())),
             State::Mounting(_) | State::Unmounting(_, NameRequest::Yes) => None,
             State::Failed(refusal, when) if when.elapsed() < self.failed_for => Some(Err(refusal.trouble)),
@@ -505,7 +508,7 @@ impl Places {
         }
     }
 
-    /// Whether a thread is of those who mount a place.
+    /// Whether a thread belongs to the processes that mount a place.
     fn mounts(&self, number: u64, thread: u32) -> bool {
         let mounters = match self.inner.lock().known.get(&number).map(|known| &known.is) {
             Some(Is::Place(_, State::Mounting(mounters))) => mounters.clone(),
@@ -521,7 +524,7 @@ impl Inner {
         self.known.iter().filter(|(_, known)| is_wanted(known)).map(|(number, _)| *number).collect()
     }
 
-    /// Forgets a name that neither the kernel nor we need to know.
+    /// Forgets a name that neither the kernel nor the automounter needs.
     fn drop_if_unknown(&mut self, number: u64) {
         let needed = self.known.get(&number).is_some_and(|known| {
             known.lookups > 0
@@ -536,7 +539,7 @@ impl Inner {
         }
     }
 
-    /// Of more failures than are remembered, the oldest are as if nobody had tried.
+    /// If there are too many failures, the oldest are forgotten, as if nothing had been tried.
     fn bound_failures(&mut self) {
         let mut failed: Vec<(Instant, u64)> = Vec::new();
         for (number, known) in &self.known {
@@ -553,7 +556,7 @@ impl Inner {
         }
     }
 
-    /// Looks a name up, and knows it from then on.
+    /// Looks a name up, and adds it if it is new. Returns its number.
     fn know(&mut self, name: &[u8], is: Is) -> u64 {
         let number = *self.numbers.entry(name.to_vec()).or_insert_with(|| {
             self.last += 1;
@@ -594,7 +597,7 @@ impl Automounter for Places {
         };
         Some(settled.map(|()| {
             let number = inner.know(name, Is::Place(Box::new(parsed), State::Idle));
-            // That we look whether a mount is alive is no use of it.
+            // A look-up by this process itself, which checks whether a mount is alive, does not count as use.
             if !Path::new(&format!("/proc/self/task/{thread}")).exists()
                 && let Some(known) = inner.known.get_mut(&number)
             {

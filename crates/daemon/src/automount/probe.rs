@@ -1,5 +1,6 @@
-//! What a name leads to: a writable file system or a release. Both are asked for where the name says, and the ID decides:
-//! whoever answers must prove that it is what the ID stands for, so nobody can lie about which it is.
+//! Finds out whether a name leads to a writable file system or a release. Both protocols are tried at the
+//! location in the name, and the ID decides: the server must prove that it has what the ID stands for, so
+//! nobody can lie about the kind.
 
 use super::name::Name;
 use super::refusal::Refusal;
@@ -17,39 +18,40 @@ use holdfast_rpc::{Address, Connector, RpcError, ServerProof, WrongServer};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a server of writable file systems is waited for.
+/// How long to wait for a server of writable file systems.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// What a name leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProbeResult {
     /// A writable file system.
     FileSystem(Address),
-    /// A release, and its mirror.
+    /// A release: the URL of its mirror.
     Release(String),
 }
 
-/// What one of the two protocols brought.
+/// The result of one of the two protocols.
 enum Answer {
     Found(ProbeResult),
-    /// Nobody there speaks for the ID.
+    /// No server there has this ID.
     Nobody(String),
-    /// Who answers is somebody else.
+    /// A server answers, but with something other than the ID stands for.
     Wrong(String),
-    /// It is there, and must not be used.
+    /// It is there, but must not be used.
     Not(Refusal),
 }
 
-/// Asks.
+/// Tries both protocols.
 ///
 /// # Errors
-/// Why nothing is to be mounted.
+/// Why nothing can be mounted.
 pub fn find(name: &Name, trust: &Path, revocations: &[PathBuf]) -> Result<ProbeResult, Refusal> {
     let release = |scheme| release(name, scheme, trust, revocations);
     let answers = std::thread::scope(|scope| {
         let file_system = name.file_system().map(|address| scope.spawn(|| file_system(address)));
         let mut answers = vec![release("https")];
-        // In clear only where there is no other way: it shows others what is read, though they cannot change it.
+        // Without TLS only if there is no other way: others could then see what is read, though not change
+        // it.
         if !matches!(answers[0], Answer::Found(_) | Answer::Not(_)) {
             answers.push(release("http"));
         }
@@ -80,7 +82,7 @@ fn judge(answers: Vec<Answer>) -> Result<ProbeResult, Refusal> {
 }
 
 fn file_system(address: Address) -> Answer {
-    // Any key will do to ask; which one this user has concerns nobody before.
+    // Any key can be used to ask; so the user's own is not revealed before the server has proved what it is.
     let key = match keys::generate() {
         Ok(key) => key,
         Err(failure) => return Answer::Nobody(failure.message),
@@ -107,7 +109,7 @@ fn release(name: &Name, scheme: &str, trust: &Path, revocations: &[PathBuf]) -> 
         Err(error) => return Answer::Nobody(error.to_string()),
     };
     let id = ReleaseId(name.id);
-    // First of all whether it is the one at all: nothing is remembered of what is not.
+    // The first key set is checked first, so that nothing is remembered of a release with another ID.
     match mirror.get(&layout::keys(1), None, SignedKeySet::BYTES_MAX) {
         Err(error) => return Answer::Nobody(error.to_string()),
         Ok(bytes) => match KeyChain::begin_with_file(id, &bytes) {
@@ -122,7 +124,7 @@ fn release(name: &Name, scheme: &str, trust: &Path, revocations: &[PathBuf]) -> 
     }
 }
 
-/// Whether the release counts, by the mirror's record, the keys, and revocations.
+/// Checks whether the release is in force, by the mirror's record, its key sets and revocations.
 fn may_be_used(
     id: ReleaseId,
     mirror: &dyn Mirror,
@@ -153,8 +155,8 @@ fn trouble(error: &AdmitError) -> Trouble {
 mod tests {
     use super::*;
 
-    /// What is found counts before anything that others say; what must not be used before who is wrong, and that before
-    /// who is not there.
+    /// Proves: a server that was found takes precedence over other answers; a refusal takes precedence over a
+    /// wrong server, and that over an absent one.
     #[test]
     fn verdicts() {
         let nobody = || Answer::Nobody("nobody".to_owned());

@@ -3,12 +3,12 @@
 use holdfast_fuse::automount::Trouble;
 use std::fmt::Display;
 
-/// Why something is not mounted.
+/// Why a name is not mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// What programs see.
+    /// The error that programs get.
     pub trouble: Trouble,
-    /// What people are told.
+    /// The explanation for people.
     pub why: String,
 }
 

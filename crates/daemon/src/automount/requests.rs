@@ -1,17 +1,17 @@
-//! What an automounter can be asked, and what it replies.
+//! The requests to an automounter, and its replies.
 
 use super::AutomountStatus;
 use crate::control::requests;
 use serde::{Deserialize, Serialize};
 
-/// Say how things are.
+/// Report the automounter's status.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status;
 
-/// Unmount all that is mounted by name, and the directory.
+/// Unmount everything that is mounted by name, and then the directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unmount {
-    /// Whether programs that use it are left behind.
+    /// Whether to unmount although programs use it.
     pub lazy: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Keys that an SSH agent keeps: which there are, and signatures with one of them.
+//! Keys in an SSH agent: lists them, and signs with one of them.
 //!
-//! Each question has a connection of its own, so an agent may be ended and started again at the same socket while
-//! a mount goes on. Every wait has an end, and a key is asked for one signature at a time, as the agent may in
-//! turn ask a person.
+//! Each request has a connection of its own, so the agent may be restarted at the same socket while a mount
+//! is in use. Every wait is bounded. A key is asked for one signature at a time, because the agent may have
+//! to ask a person.
 
 use holdfast_client::processes::connect_to_agent;
 use holdfast_crypto::agent::{self, Identity};
@@ -13,7 +13,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Names the agent's socket.
+/// The environment variable with the agent's socket.
 const SOCKET: &str = "SSH_AUTH_SOCK";
 
 /// An agent at a socket.
@@ -23,10 +23,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The one that the environment names.
+    /// The agent that the environment names.
     ///
     /// # Errors
-    /// It names none.
+    /// The environment names no agent.
     pub fn of_environment() -> Outcome<Agent> {
         let named: Option<OsString> = std::env::var_os(SOCKET).filter(|path| !path.is_empty());
         let Some(path) = named else {
@@ -48,7 +48,7 @@ impl Agent {
     /// The key with this public half.
     ///
     /// # Errors
-    /// It is not there, or the agent does not answer.
+    /// The agent does not have the key, or does not answer.
     pub fn key(&self, public: PublicKey) -> Outcome<AgentKey> {
         let held = self.identities()?;
         if held.iter().any(|identity| identity.key == Some(public)) {
@@ -61,7 +61,7 @@ impl Agent {
     /// The key with this fingerprint (`SHA256:...`) or comment.
     ///
     /// # Errors
-    /// It is not there, there are several, it is none that Holdfast can use, or the agent does not answer.
+    /// The agent does not answer, or has no such key, or several, or Holdfast cannot use its type.
     pub fn find(&self, wanted: &str) -> Outcome<AgentKey> {
         let held = self.identities()?;
         let fits = |identity: &&Identity| identity.fingerprint == wanted || identity.comment == wanted;
@@ -111,7 +111,7 @@ impl std::fmt::Display for Agent {
 pub struct AgentKey {
     agent: Agent,
     public: PublicKey,
-    /// One signature at a time.
+    /// Held for one signature at a time.
     asking: Mutex<()>,
 }
 
@@ -122,7 +122,7 @@ impl Clone for AgentKey {
 }
 
 impl AgentKey {
-    /// The key with this public half, whether the agent holds it now or not.
+    /// The key with this public half, whether or not the agent has it at present.
     pub fn new(agent: Agent, public: PublicKey) -> AgentKey {
         AgentKey { agent, public, asking: Mutex::default() }
     }

@@ -1,5 +1,5 @@
-//! What a change of the membership names is looked up before the change is made, so that a refusal can say what is wrong. The
-//! engine checks again where the change is ordered.
+//! Checks a change of the membership before it is made, so that a refusal can say what is wrong. The engine
+//! checks again where the change is ordered.
 
 use super::Change;
 use holdfast_client::{Engine, View};
@@ -7,7 +7,7 @@ use holdfast_content::{self as content, GROUP_DEPTH_MAX, GroupId, Handle, Member
 use holdfast_crypto::PublicKey;
 use holdfast_failure::{Exit, Failure, Outcome};
 
-/// Refuses what cannot be done, by name. The engine checks again where the change is ordered.
+/// Refuses a change that is not possible, naming the reason.
 pub(super) fn check(engine: &Engine, members: &content::Membership, change: &Change) -> Outcome {
     let names = Names(members);
     let known_device = |user: &str, name: &str| match names.device(names.user(user)?, name) {
@@ -55,7 +55,7 @@ pub(super) fn check(engine: &Engine, members: &content::Membership, change: &Cha
     }
 }
 
-/// Those of `users` who are members of the group by themselves, or who are not.
+/// Those of `users` who are direct members of the group if `inside`, or those who are not.
 pub(super) fn belonging<'a>(
     members: &content::Membership,
     group: &str,
@@ -70,7 +70,7 @@ pub(super) fn belonging<'a>(
     users.iter().map(String::as_str).filter(|user| is_inside(user) == inside).collect()
 }
 
-/// Names become directories and are typed in commands.
+/// Checks that a name can be used: names become directories, and are typed in commands.
 fn usable(name: &str) -> Outcome {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | '+');
     let fine =
@@ -90,7 +90,7 @@ fn unknown(message: String) -> Failure {
     Failure::new(Exit::NoUser, message)
 }
 
-/// Looks names up, so that a refusal can say which. The engine checks again where the change is ordered.
+/// Looks names up; a refusal says which name is wrong.
 struct Names<'a>(&'a content::Membership);
 
 impl Names<'_> {
@@ -102,7 +102,7 @@ impl Names<'_> {
         self.0.group_by_name(name).ok_or_else(|| unknown(format!("there is no group named '{name}'")))
     }
 
-    /// A user, or an `@` group.
+    /// A user, or a group written with `@`.
     fn member(&self, name: &str) -> Outcome<Member> {
         self.0.member_by_name(name).ok_or_else(|| match name.strip_prefix('@') {
             Some(group) => unknown(format!("there is no group named '{group}'")),
@@ -122,7 +122,7 @@ impl Names<'_> {
         }
     }
 
-    /// Whether these may all belong to a group.
+    /// Checks that all of these may become members of a group.
     fn fits(&self, group: GroupId, joining: impl Iterator<Item = Member>) -> Outcome {
         let name = |group: GroupId| self.0.groups[&group].name.clone();
         let mut next = self.0.clone();
@@ -181,7 +181,7 @@ impl Names<'_> {
         ))
     }
 
-    /// A directory of the name that somebody else has made would be in the way.
+    /// Refuses a name if a directory is wanted and the name exists already.
     fn free_directory(&self, engine: &Engine, name: &str, wanted: bool) -> Outcome {
         if wanted && engine.latest().entry(Handle::ROOT, name.as_bytes())?.is_some() {
             return Err(taken(format!("/{name} exists already")).hint("rename it, or use --no-directory"));

@@ -1,5 +1,5 @@
-//! Membership: users, groups, devices and quotas, looked at and changed with a signer that runs. It is either that of the
-//! daemon that serves the key's mounts, or one that a command starts for a single change.
+//! Membership: users, groups, devices and quotas, read and changed through a running signer. That is the
+//! signer of the daemon that serves the key's mounts, or one that a command starts for a single change.
 
 mod check;
 
@@ -37,7 +37,7 @@ pub enum Change {
         /// Whether to make /NAME.
         directory: bool,
     },
-    /// Remove a user and all devices of theirs.
+    /// Remove a user and all their devices.
     RemoveUser {
         /// Name of the user.
         name: String,
@@ -79,7 +79,7 @@ pub enum Change {
         /// Its public key.
         key: [u8; 32],
     },
-    /// Put a new key in the place of a device's.
+    /// Replace a device's key by a new one.
     RotateDevice {
         /// Name of the user.
         user: String,
@@ -97,19 +97,20 @@ pub enum Change {
     },
 }
 
-/// Show the membership.
+/// Request: show the membership.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShowMembership;
 
-/// Show what is stored at the server, by whom.
+/// Request: show how much each user has stored at the server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShowUsage;
 
-/// Change the membership with the superuser's key. The reply says what was done.
+/// Request: change the membership with the superuser's key. The reply says what was done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Administer(pub Change);
 
-/// Make no change, but a request for the superuser's signature under one. The reply is the request's file.
+/// Request: prepare a change, but do not make it. The reply is a signing request for the superuser, as a
+/// file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PrepareChange {
     /// The file system's address.
@@ -118,19 +119,19 @@ pub struct PrepareChange {
     pub change: Change,
 }
 
-/// Bring a request that the superuser has signed into the order. The reply says what was done.
+/// Request: submit a change that the superuser has signed. The reply says what was done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubmitChange {
     /// The request's file.
     pub signed: Bytes,
 }
 
-/// A request about the membership: any process that runs a signer of the key can answer it.
+/// A request about the membership. Any process that runs a signer of the key can answer it.
 pub trait MembershipRequest: Request<Any = MountRequest> {
-    /// Answers it with an engine that runs.
+    /// Answers the request with a running engine.
     ///
     /// # Errors
-    /// What is asked for is not possible or not allowed, or the server does not answer.
+    /// The request is not possible or not allowed, or the server does not answer.
     fn answer(&self, engine: &Arc<Engine>) -> Outcome<Self::Reply>;
 }
 
@@ -164,12 +165,12 @@ impl MembershipRequest for SubmitChange {
     }
 }
 
-/// The membership, as it is printed.
+/// The membership as it is printed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MembershipReport {
     /// Name of the file system.
     pub name: String,
-    /// Its version: how often the membership has changed.
+    /// How often the membership has changed.
     pub version: u64,
     /// All users, removed ones too.
     pub users: Vec<User>,
@@ -188,7 +189,7 @@ pub struct User {
     pub name: String,
     /// Whether the user was removed.
     pub removed: bool,
-    /// Most bytes that they may have stored at the server; `null`: any number.
+    /// Most bytes that they may store at the server; `null`: no limit.
     pub quota: Option<u64>,
 }
 
@@ -199,11 +200,11 @@ pub struct Group {
     pub id: u32,
     /// Name of the group.
     pub name: String,
-    /// Users who are members by themselves.
+    /// Users who are members directly.
     pub members: Vec<String>,
     /// Groups that are members.
     pub groups: Vec<String>,
-    /// All users who belong to it, by themselves or by a group.
+    /// All users who belong to it, directly or through a group.
     pub all: Vec<String>,
     /// Whether the group was removed.
     pub removed: bool,
@@ -262,7 +263,7 @@ impl MembershipReport {
     }
 }
 
-/// Makes a change with an engine that runs; says what was done.
+/// Makes a change with a running engine; returns what was done, in words.
 fn make(engine: &Arc<Engine>, change: &Change) -> Outcome<String> {
     let admin = Admin::new(engine)?;
     let members = admin.membership()?;
@@ -343,7 +344,7 @@ fn members_note(users: &[&str]) -> String {
     if users.is_empty() { "no members yet".to_owned() } else { format!("members {}", users.join(", ")) }
 }
 
-/// Who is affected, and how.
+/// A note that lists the users who are no longer in a group.
 fn departure_note(departure: &GroupDepartures) -> String {
     let mut note = String::new();
     for (group, users) in departure.left.iter().filter(|(_, users)| !users.is_empty()) {
@@ -355,7 +356,7 @@ fn departure_note(departure: &GroupDepartures) -> String {
     note
 }
 
-/// Makes a request for the superuser's signature under a change, to be carried to the off-line key in a file.
+/// Prepares a signing request for a change, to be carried in a file to the superuser's off-line key.
 fn prepare(engine: &Arc<Engine>, url: &str, change: &Change) -> Outcome<Bytes> {
     let members = engine.fetch()?.membership();
     check(engine, &members, change)?;
@@ -370,7 +371,7 @@ fn prepare(engine: &Arc<Engine>, url: &str, change: &Change) -> Outcome<Bytes> {
     Ok(Bytes(request))
 }
 
-/// Brings a request that the superuser has signed into the order; says what was done.
+/// Submits a change that the superuser has signed; returns what was done, in words.
 fn submit(engine: &Arc<Engine>, signed: &[u8]) -> Outcome<String> {
     let request = SigningRequest::from_bytes(signed).map_err(unusable_request)?;
     let submitted = off_line::submit(engine, &request, now_ns())?;
@@ -391,7 +392,7 @@ fn submit(engine: &Arc<Engine>, signed: &[u8]) -> Outcome<String> {
     Ok(done)
 }
 
-/// What a change makes of a membership, and whose directory is to be made.
+/// Applies a change to a membership. Returns the user or group that is to get a directory, and its name.
 fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalId, String)>, FsError> {
     match change {
         Change::AddUser { name, device, key, directory } => {
@@ -424,7 +425,7 @@ fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalI
     Ok(None)
 }
 
-/// Why a file with a signing request is of no use.
+/// The failure for a signing request that cannot be used.
 pub fn unusable_request(why: ChangeFileError) -> Failure {
     let code = match why {
         ChangeFileError::Newer(_) => Exit::Newer,
@@ -443,11 +444,11 @@ pub struct QuotaUsage {
     pub blocks: u64,
     /// Their bytes as stored.
     pub bytes: u64,
-    /// Most bytes that the user may have stored; `null`: any number.
+    /// Most bytes that the user may store; `null`: no limit.
     pub limit: Option<u64>,
 }
 
-/// Asks the server what everybody has stored.
+/// Asks the server how much each user has stored.
 fn usage(engine: &Engine) -> Outcome<Vec<QuotaUsage>> {
     let members = engine.fetch()?.membership();
     let name = |user| members.users.get(user).map_or("?", |user| user.name.as_str()).to_owned();

@@ -1,4 +1,4 @@
-//! How mounts are, as the process says that serves them.
+//! Asks a daemon for the status of its mounts.
 
 use super::requests::Status;
 use super::status::MountDaemonStatus;
@@ -10,24 +10,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What became of asking the process that uses a state directory how things stand.
+/// The result of asking the process that uses a state directory for its status.
 pub enum DaemonState {
-    /// There is none.
+    /// No process uses it.
     Nobody,
-    /// It said.
+    /// The process replied.
     Says(Box<MountDaemonStatus>),
-    /// It is there, but does not answer.
+    /// The process with this id does not reply.
     Silent(u32),
 }
 
-/// How long a process may take to say how things stand: more than a busy machine needs, and less than [`Client::call`]
-/// waits, after which it would be taken for one that has ended.
+/// How long a process may take to reply: longer than a busy machine needs, but shorter than the wait of
+/// [`Client::call`], after which the process would be taken for one that has ended.
 pub const REPLY_WAIT: Duration = Duration::from_secs(12);
 
-/// Asks the process that uses a state directory, for a while.
+/// Asks the process that uses a state directory, and waits for at most [`REPLY_WAIT`].
 ///
 /// # Errors
-/// The socket belongs to somebody else, or what answers is of another version.
+/// The socket belongs to another user, or the process has another version.
 pub fn ask(state_dir: &Path) -> Outcome<DaemonState> {
     let (state_dir, found) = (state_dir.to_owned(), Arc::new(AtomicU32::new(0)));
     let process = Arc::clone(&found);
@@ -40,7 +40,7 @@ pub fn ask(state_dir: &Path) -> Outcome<DaemonState> {
         }
         match client.call(&Status) {
             Ok(status) => Ok(DaemonState::Says(Box::new(status))),
-            // It ended just now.
+            // It has just ended.
             Err(failure) if failure.code == Exit::Unavailable => Ok(DaemonState::Nobody),
             Err(failure) => Err(failure),
         }

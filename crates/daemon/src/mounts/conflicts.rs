@@ -4,17 +4,18 @@ use crate::control::Bytes;
 use holdfast_client::files::{ConflictCopy, ConflictCopyPart};
 use serde::{Deserialize, Serialize};
 
-/// Versions listed at once: paths are long at worst, and what is no text in them longer.
+/// Most versions in one reply: paths may be long, and bytes in them that are not text take even more room.
 pub const PAGE: usize = 100;
 
 /// Some bytes of a conflict copy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConflictPart {
-    /// Names the content, so that parts of one copy can be told from those of another.
+    /// Identifies the content, so that parts of different copies are not mixed up.
     pub content: String,
     /// Size of the copy in bytes.
     pub size: u64,
-    /// Where the bytes begin: before it is a hole. The size if there are no more.
+    /// The offset of the bytes; what was skipped before it is a hole. Equal to the size if there are no more
+    /// bytes.
     pub offset: u64,
     /// The bytes.
     pub bytes: Bytes,
@@ -27,12 +28,12 @@ impl From<ConflictCopyPart> for ConflictPart {
     }
 }
 
-/// Where a version stands in the list.
+/// The position of a version in the list.
 pub fn position(version: &ConflictCopy) -> (i64, String) {
     (version.overwritten_ns, version.id.clone())
 }
 
-/// As many versions after `after` as surely fit into one message.
+/// A page of the versions after `after`; few enough for one message.
 pub fn page(mut versions: Vec<ConflictCopy>, after: Option<&(i64, String)>) -> Vec<ConflictCopy> {
     versions.sort_by_key(position);
     let later = versions.into_iter().filter(|version| after.is_none_or(|after| position(version) > *after));
@@ -43,7 +44,8 @@ pub fn page(mut versions: Vec<ConflictCopy>, after: Option<&(i64, String)>) -> V
 mod tests {
     use super::*;
 
-    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
+    /// Proves: pages follow each other without a gap, even if several versions were overwritten at the same
+    /// time.
     #[test]
     fn pages_are_complete() {
         let version = |number: i64| ConflictCopy {
@@ -72,7 +74,7 @@ mod tests {
         assert_eq!(found, all);
     }
 
-    /// Proves: the bytes of a part come through a message as they are, and what is no such message is refused.
+    /// Proves: bytes of a part pass through a message unchanged, and other messages are refused.
     #[test]
     fn parts_survive_their_way() {
         let bytes: Vec<u8> = (0..=255).collect();

@@ -1,4 +1,4 @@
-//! The end of a process that serves mounts: nothing that a program wrote may be lost by it.
+//! The end of a process that serves mounts. Nothing that a program wrote may be lost by it.
 
 use super::service::Service;
 use crate::signals;
@@ -7,10 +7,10 @@ use holdfast_failure::Outcome;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// How long a process that was told to end goes on trying to publish.
+/// How long a process that is to end goes on trying to publish.
 pub const PUBLISH_WAIT: Duration = Duration::from_secs(20);
 
-/// SIGTERM, SIGINT and SIGHUP end the process in order.
+/// Makes SIGTERM, SIGINT and SIGHUP end the process in an orderly way.
 pub fn on_signals(service: Weak<Service>) -> Outcome {
     signals::on_end(move || {
         if let Some(service) = service.upgrade() {
@@ -19,7 +19,8 @@ pub fn on_signals(service: Weak<Service>) -> Outcome {
     })
 }
 
-/// Publishes everything, or gives up after a while: a server that does not answer would take a deadline a file.
+/// Publishes everything, or gives up after a while: with a server that does not answer, every file would take
+/// a deadline.
 pub fn publish_for_a_while(files: &Arc<FileSystem>) {
     let (done, wait) = mpsc::channel();
     let publishing = Arc::clone(files);

@@ -1,4 +1,4 @@
-//! The guard of a mount as the inode API wants it: asked for each open of a file with rules for programs.
+//! Adapts a mount's guard to the inode layer, which calls it for each open of a file with rules for programs.
 
 use crate::mounts::settings::MountSettings;
 use holdfast_client::FsError;
@@ -18,7 +18,7 @@ pub fn new(settings: &MountSettings) -> Arc<Guard> {
     })
 }
 
-/// The guard, as the inode API asks it.
+/// The guard, as the inode layer calls it.
 pub struct MountGuard(pub Arc<Guard>);
 
 struct NewFileAdmission(Arc<Admission>);

@@ -1,7 +1,7 @@
 //! The daemon that serves the mounts of one key in one file system.
 //!
-//! One process serves all of them, because only one may sign with the key: whoever wants another mount asks that process
-//! ([`requests`]), and it ends with its last mount.
+//! One process serves all of them, because only one may sign with the key. Commands ask that process for
+//! further mounts ([`requests`]); it ends with its last mount.
 
 pub mod asking;
 pub mod conflicts;

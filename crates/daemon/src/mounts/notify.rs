@@ -1,8 +1,8 @@
-//! Alarms on their way to people who are not looking: the system's journal and, in a desktop session, a
-//! notification. `holdfast status` and the attribute `user.holdfast.status` of the mount's root say the same to
-//! those who ask.
+//! Sends alarms to people who are not looking: to the system's journal and, in a desktop session, as a
+//! notification. `holdfast status` and the attribute `user.holdfast.status` of the mount's root contain the
+//! same.
 //!
-//! Nothing here may fail or wait: telling is best effort, and evidence is kept before.
+//! Nothing here may fail or block: messages are best effort, and evidence is stored before.
 
 use holdfast_client::{ConflictReport, Notice, ResendReport};
 use rustix::process::geteuid;
@@ -10,20 +10,20 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where systemd's journal listens.
+/// The socket of systemd's journal.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Where the traditional system log listens.
+/// The socket of the traditional system log.
 const SYSLOG: &str = "/dev/log";
-/// Priority "critical", "error", "warning" and "notice" of the system log, and its facility for user programs.
+/// Priorities of the system log; [`FACILITY_USER`] is its facility for user programs.
 const CRITICAL: u8 = 2;
 const ERROR: u8 = 3;
 const WARNING: u8 = 4;
 const NOTICE: u8 = 5;
 const FACILITY_USER: u8 = 1 << 3;
-/// Longest line that goes there.
+/// Most bytes of a line that is sent there.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Tells everybody there is to tell.
+/// Sends a notice by all available ways.
 pub fn tell(address: &str, notice: &Notice) {
     let (priority, title) = match notice {
         Notice::Order(_) => (CRITICAL, "Holdfast stopped: the server broke the order of operations"),
@@ -32,12 +32,12 @@ pub fn tell(address: &str, notice: &Notice) {
     say(priority, title, &format!("{address}: {notice}"));
 }
 
-/// Tells what a declared restore of the server cost this device.
+/// Sends a notice of what a declared restore of the server cost this device.
 pub fn tell_restored(address: &str, words: &str) {
     say(WARNING, "Holdfast: the server was put back to an older state", &format!("{address}: {words}"));
 }
 
-/// Tells what became of what this device had written and such a restore lost.
+/// Sends a notice of what became of this device's operations that such a restore lost.
 pub fn tell_sent_again(address: &str, report: &ResendReport) {
     let title = "Holdfast: what a restore of the server lost was sent again";
     let is_well = report.trouble.is_none() && report.not_made_count == 0 && report.conflicts.is_empty();
@@ -45,13 +45,13 @@ pub fn tell_sent_again(address: &str, report: &ResendReport) {
     say(if is_well { NOTICE } else { WARNING }, title, &format!("{address}: {report}{rest}"));
 }
 
-/// Tells of a conflict between what was changed here and elsewhere.
+/// Sends a notice of a conflict between changes made here and elsewhere.
 pub fn tell_conflict(address: &str, told: &ConflictReport) {
     let title = "Holdfast: a file was changed here and elsewhere";
     say(WARNING, title, &format!("{address}: {}: {}", told.path, told.what));
 }
 
-/// Tells that the newest head is too old, or fresh again.
+/// Sends a notice that the newest head is too old, or is fresh again.
 pub fn tell_stale(address: &str, is_stale: bool, words: &str) {
     let title = match is_stale {
         true => "Holdfast: what the server shows may be out of date",
@@ -60,7 +60,7 @@ pub fn tell_stale(address: &str, is_stale: bool, words: &str) {
     say(if is_stale { WARNING } else { NOTICE }, title, &format!("{address}: {words}"));
 }
 
-/// Tells that a peer is lost, or one is back.
+/// Sends a notice that a peer is lost, or is not waited for any more.
 pub fn tell_peer(address: &str, is_lost: bool, words: &str) {
     let title = match is_lost {
         true => "Holdfast: a device that was met directly is silent",
@@ -77,7 +77,7 @@ fn say(priority: u8, title: &'static str, text: &str) {
     notify(title, &line);
 }
 
-/// One line of bounded length, without control characters.
+/// The text as one line of bounded length, without control characters.
 fn one_line(text: &str) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = line.len().min(LINE_BYTES_MAX);
@@ -88,13 +88,13 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// The journal's own protocol: one datagram of fields.
+/// Writes in the journal's own protocol: one datagram of fields.
 fn to_journal(socket: &Path, priority: u8, line: &str) -> bool {
     let text = format!("MESSAGE={line}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=holdfast\n");
     send(socket, text.as_bytes())
 }
 
-/// RFC 3164, as every local system log takes it.
+/// Writes in the format of RFC 3164, which every local system log accepts.
 fn to_syslog(socket: &Path, priority: u8, line: &str) -> bool {
     let text = format!("<{}>holdfast[{}]: {line}", FACILITY_USER | priority, std::process::id());
     send(socket, text.as_bytes())
@@ -109,7 +109,7 @@ fn send(socket: &Path, bytes: &[u8]) -> bool {
     sent().is_ok()
 }
 
-/// A notification, where a session's message bus is known and the usual program for it is installed.
+/// Shows a notification, if there is a session's message bus and the usual program for it is installed.
 fn notify(title: &'static str, line: &str) {
     let session = std::env::var_os("DBUS_SESSION_BUS_ADDRESS").is_some()
         || PathBuf::from(format!("/run/user/{}/bus", geteuid().as_raw())).exists();
@@ -123,7 +123,7 @@ fn notify(title: &'static str, line: &str) {
         .stderr(Stdio::null())
         .spawn();
     if let Ok(mut child) = spawned {
-        // Reaps it.
+        // Reaps the program.
         let _ = std::thread::Builder::new().name("notification".to_owned()).spawn(move || child.wait());
     }
 }
@@ -142,7 +142,8 @@ mod tests {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Proves: both system logs get the message with its urgency, and a name in it cannot forge another field.
+    /// Proves: both system logs get the message with its urgency, and a name in it cannot forge another
+    /// field.
     #[test]
     fn system_logs() {
         let line = one_line("altered data in a\nPRIORITY=7");

@@ -1,4 +1,4 @@
-//! The map of owners, from names to those that the membership has.
+//! The mapping of owners, from the names in the settings to users and groups of the membership.
 
 use crate::mounts::settings::MountSettings;
 use holdfast_client::files::{OwnerMap, UnmappedOwner};
@@ -6,10 +6,11 @@ use holdfast_content::Membership;
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::collections::BTreeMap;
 
-/// The owners that a mount is to show.
+/// The owners that a mount reports for files.
 ///
 /// # Errors
-/// A name that nobody has, or one local user or group for two: a change of owner to it would be ambiguous.
+/// A name does not exist, or two names have the same local user or group: changes of owner would be
+/// ambiguous.
 pub fn of(membership: &Membership, settings: &MountSettings) -> Outcome<OwnerMap> {
     let users =
         membership.users.iter().filter(|(_, user)| !user.removed).map(|(id, user)| (&*user.name, *id));
@@ -49,7 +50,7 @@ mod tests {
     use holdfast_content::UserId;
     use holdfast_crypto::SigningKey;
 
-    /// Proves: names are found, and what cannot be is refused with the names that there are.
+    /// Proves: names are found, and impossible mappings are refused with a list of the names that exist.
     #[test]
     fn names_are_found() {
         let membership = Membership::founding("fs", "root", SigningKey::from_seed(&[1; 32]).public());

@@ -1,4 +1,4 @@
-//! Past states that are kept, as a daemon lists them.
+//! Retained past states, as a daemon lists them.
 
 use holdfast_client::FileSystem;
 use holdfast_client::engine::PastState as KeptState;
@@ -6,26 +6,26 @@ use holdfast_content::{Membership, PrincipalId};
 use holdfast_failure::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// States told of at once.
+/// Most states in one reply.
 pub const PAGE: usize = 10_000;
 
-/// A kept state, as it is listed.
+/// A retained state, as it is listed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PastState {
     /// Its name in `.snapshots`.
     pub name: String,
-    /// Operations before it.
+    /// Number of operations before it.
     pub log_size: u64,
-    /// When its last operation was declared, nanoseconds since 1970.
+    /// When its last operation was declared, in nanoseconds since 1970.
     pub time_ns: i64,
-    /// Who named it, and when; `None`: it is a state without a name.
+    /// The user who named it; `None`: the state has no name.
     pub named_by: Option<String>,
-    /// When.
+    /// When it was named, in nanoseconds since 1970.
     pub named_ns: Option<i64>,
 }
 
 impl PastState {
-    /// A state under a name.
+    /// A state, listed under a name.
     pub fn of(name: String, state: &KeptState, members: &Membership) -> PastState {
         let author = |device| {
             let device = members.devices.get(&device)?;
@@ -44,7 +44,7 @@ impl PastState {
     }
 }
 
-/// Kept states from the `from`-th on, as many as surely fit into one message.
+/// A page of retained states, beginning with number `from`; few enough for one message.
 ///
 /// # Errors
 /// See `Engine::past_states`.

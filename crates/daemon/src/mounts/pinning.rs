@@ -1,4 +1,5 @@
-//! What is pinned of a mounted file system: fetched when it is pinned, and brought up to date while it is mounted.
+//! Pins of a mounted file system: the paths are fetched when they are pinned, and updated while the file
+//! system is mounted.
 
 use crate::time;
 use holdfast_client::Engine;
@@ -14,24 +15,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often what is pinned is brought up to date.
+/// How often pinned paths are updated.
 const EVERY: Duration = Duration::from_secs(600);
-/// How soon after the mount, so that it is not in the way of what it was mounted for.
+/// The delay of the first update after mounting, so that it does not compete with the mount's first users.
 const FIRST: Duration = Duration::from_secs(20);
 
-/// How a pin stands.
+/// The state of a pin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinState {
-    /// What is pinned.
+    /// The pinned path, and what was fetched.
     #[serde(flatten)]
     pub pin: Pin,
     /// Whether it is being fetched.
     pub under_way: bool,
-    /// Why it could not be fetched the last time.
+    /// Why the last attempt to fetch it failed.
     pub trouble: Option<String>,
 }
 
-/// Keeps what is pinned.
+/// Fetches and updates what is pinned.
 pub struct Pinner {
     engine: Weak<Engine>,
     cache_dir: PathBuf,
@@ -40,23 +41,23 @@ pub struct Pinner {
 
 #[derive(Default)]
 struct State {
-    /// Those being fetched, with what was fetched so far.
+    /// Pins that are being fetched, with what was fetched so far.
     under_way: BTreeMap<u64, Pin>,
-    /// Those that were unpinned meanwhile.
+    /// Pins that were removed while they were fetched.
     ended: HashSet<u64>,
     trouble: BTreeMap<u64, String>,
-    /// The last operation in the order when all was up to date.
+    /// The last operation in the order at the time when everything was up to date.
     up_to_date_at: u64,
 }
 
-/// The number of a path's pin: the same path has the same.
+/// The number of a path's pin, which depends only on the path.
 pub fn number_of(path: &str) -> u64 {
     let digest = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, path.as_bytes());
     u64::from_le_bytes(digest.0[..8].try_into().expect("8 of 32 bytes"))
 }
 
 impl Pinner {
-    /// Begins to keep what is pinned in `cache_dir` up to date, as long as the engine runs.
+    /// Starts a thread that updates what is pinned in `cache_dir`, as long as the engine runs.
     pub fn start(engine: &Arc<Engine>, cache_dir: PathBuf) -> Arc<Pinner> {
         let pinner = Arc::new(Pinner { engine: Arc::downgrade(engine), cache_dir, state: Mutex::default() });
         let weak = Arc::downgrade(&pinner);
@@ -88,7 +89,7 @@ impl Pinner {
         self.state.lock().up_to_date_at = now;
     }
 
-    /// Pins a path, or brings it up to date; returns at once.
+    /// Pins a path, or updates it; returns at once.
     pub fn pin(self: &Arc<Self>, path: String) -> Outcome<PinState> {
         let id = number_of(&path);
         let known = pins::list(&self.cache_dir).into_iter().find(|pin| pin.id == id);
@@ -99,20 +100,20 @@ impl Pinner {
         if state.under_way.contains_key(&id) {
             return Ok(PinState { pin, under_way: true, trouble: None });
         }
-        // Written first: what is interrupted is listed, and goes on.
+        // The pin is written first: if fetching is interrupted, it is listed, and continued later.
         pins::write(&self.cache_dir, &pin).map_err(local)?;
         let (pinner, work) = (Arc::clone(self), pin.clone());
         std::thread::Builder::new()
             .name("pin".to_owned())
             .spawn(move || pinner.fetch_listed(work))
             .map_err(|error| Failure::new(Exit::System, format!("no thread can be started: {error}")))?;
-        // The thread takes it out again, and has to wait for the lock until then.
+        // The thread removes the entry at its end; it waits for the lock, which is held here.
         state.under_way.insert(id, pin.clone());
         state.trouble.remove(&id);
         Ok(PinState { pin, under_way: true, trouble: None })
     }
 
-    /// Ends a pin. What was fetched stays as long as there is room.
+    /// Removes a pin. What was fetched stays in the cache as long as there is room.
     pub fn unpin(&self, path: &str) -> Outcome {
         let id = number_of(path);
         {
@@ -128,7 +129,7 @@ impl Pinner {
         pins::remove(&self.cache_dir, id).map_err(local)
     }
 
-    /// All pins, and how they stand.
+    /// All pins with their states.
     pub fn list(&self) -> Vec<PinState> {
         let state = self.state.lock();
         let show = |pin: Pin| PinState {
@@ -155,7 +156,7 @@ impl Pinner {
         let result = self.fetch_now(pin);
         let mut state = self.state.lock();
         state.under_way.remove(&id);
-        // Unpinned while it was fetched: what came later goes too.
+        // The path was unpinned while it was fetched, so what was fetched since is unpinned too.
         if state.ended.remove(&id) {
             let _ = pins::remove(&self.cache_dir, id);
             return;

@@ -1,7 +1,7 @@
-//! What a process that serves mounts does once a day: removing files of its user that no directory names.
+//! Once a day, the process that serves mounts removes files of its user that no directory names.
 //!
-//! A file is removed if it was found without a name, unchanged, in two searches that lie a day apart: somebody may
-//! have it open on another machine.
+//! A file is removed if two searches, a day apart, found it without a name and unchanged: until then, another
+//! machine may have it open.
 
 use super::service::Service;
 use holdfast_client::ReclaimReport;
@@ -9,14 +9,14 @@ use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::Duration;
 
-/// When a new process looks first: short mounts need not.
+/// When a new process searches first, so that short mounts do not.
 const FIRST: Duration = Duration::from_secs(3600);
-/// How often it looks.
+/// How often it searches.
 const EVERY: Duration = Duration::from_secs(86_400);
-/// Larger file systems are left to `holdfast fs reclaim`.
+/// In larger file systems it does not search; `holdfast fs reclaim` does.
 const INODES_MAX: u64 = 200_000;
 
-/// Begins, on a thread of its own that ends with the process.
+/// Starts the searches, on a thread of its own that ends with the process.
 pub fn start(service: Weak<Service>) {
     let work = move || {
         let mut tidying = Tidying::default();
@@ -39,14 +39,14 @@ pub fn start(service: Weak<Service>) {
     }
 }
 
-/// What the last search found.
+/// The files that the last search found.
 #[derive(Default)]
 struct Tidying {
     seen: HashSet<u64>,
 }
 
 impl Tidying {
-    /// Removes what was seen before and is found again, and takes note of what is found now.
+    /// Removes files that were found before and are found again, and remembers those that are found now.
     fn search(&mut self, mut reclaim: impl FnMut(bool, &HashSet<u64>) -> Option<ReclaimReport>) {
         if !self.seen.is_empty() {
             reclaim(false, &self.seen);
@@ -62,8 +62,8 @@ mod tests {
     use holdfast_client::ReclaimedFile;
     use std::cell::RefCell;
 
-    /// Proves: nothing is removed at its first sight, only what was seen by the search before; a search that fails
-    /// begins anew.
+    /// Proves: a file is removed only if the search before found it too; after a failed search, two more are
+    /// needed.
     #[test]
     fn what_is_found_twice_is_removed() {
         let there = RefCell::new(vec![1, 2]);

@@ -1,4 +1,4 @@
-//! What the daemon that serves the mounts of a key can be asked, and what it replies.
+//! The requests to the daemon that serves the mounts of a key, and its replies.
 
 use super::conflicts::ConflictPart;
 use super::past::PastState;
@@ -17,7 +17,7 @@ use holdfast_protocol::floor::Floor;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Mount once more.
+/// Mount the file system on another directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mount(pub MountSettings);
 
@@ -26,11 +26,11 @@ pub struct Mount(pub MountSettings);
 pub struct Unmount {
     /// Absolute path of the mount point.
     pub directory: PathBuf,
-    /// Whether programs that use it are left behind.
+    /// Whether to unmount although programs use it.
     pub lazy: bool,
 }
 
-/// Say how things are.
+/// Report the daemon's status.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status;
 
@@ -38,10 +38,10 @@ pub struct Status;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Salvage;
 
-/// List conflict copies, a page at a time, by when they were overwritten.
+/// List conflict copies, a page at a time, in order of when they were overwritten.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListConflicts {
-    /// Only those after this one: when it was overwritten (nanoseconds since 1970), and its id.
+    /// Only those after this one, identified by when it was overwritten (nanoseconds since 1970) and its id.
     pub after: Option<(i64, String)>,
 }
 
@@ -61,16 +61,16 @@ pub struct DropConflicts {
     pub ids: Vec<String>,
 }
 
-/// List past states that are kept, a page at a time.
+/// List retained past states, a page at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListPastStates {
     /// The mount point.
     pub directory: PathBuf,
-    /// How many of the first to leave out.
+    /// How many states to skip.
     pub from: usize,
 }
 
-/// Give the present state a name, so that it is kept.
+/// Name the present state, so that it is retained.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TakeSnapshot {
     /// The mount point.
@@ -79,7 +79,7 @@ pub struct TakeSnapshot {
     pub name: String,
 }
 
-/// Take a snapshot's name away.
+/// Remove a snapshot's name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndSnapshot {
     /// The mount point.
@@ -97,21 +97,21 @@ pub struct ListVersions {
     pub path: Vec<u8>,
 }
 
-/// Remove files that no directory names. The reply is `None` when somebody else is doing it.
+/// Remove files that no directory names. The reply is `None` if another client is doing so.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reclaim {
-    /// Whether they are only listed.
+    /// Whether to list the files only.
     pub dry_run: bool,
 }
 
-/// Keep a path in the cache.
+/// Pin a path in the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pin {
     /// The path from the root of the file system.
     pub path: String,
 }
 
-/// Keep a path in the cache no longer.
+/// Remove a pin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unpin {
     /// The path from the root of the file system.
@@ -122,7 +122,7 @@ pub struct Unpin {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListPins;
 
-/// Tell a file's rules for programs, and which programs were refused.
+/// List a file's rules for programs, and which programs were refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShowRules {
     /// The mount point.
@@ -131,7 +131,7 @@ pub struct ShowRules {
     pub inode: u64,
 }
 
-/// Set or end a file's rules for programs.
+/// Set or remove a file's rules for programs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SetRules {
     /// The mount point.
@@ -142,7 +142,7 @@ pub struct SetRules {
     pub rules: Option<Vec<u8>>,
 }
 
-/// Wait no longer for peers that are lost. The reply is their device numbers.
+/// Stop waiting for lost peers. The reply is their device numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GiveUpLostPeers;
 
@@ -150,11 +150,11 @@ pub struct GiveUpLostPeers;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FetchView;
 
-/// Tell what this device has accepted, with what was changed here just now.
+/// Return the floor of this device, including what was changed here just before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FetchFloor;
 
-/// Tell what this device has accepted at this moment, without waiting for what is under way.
+/// Return the floor of this device at this moment, without waiting for operations under way.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FetchFloorNow;
 

@@ -1,31 +1,31 @@
-//! Rules for programs, as a daemon tells them.
+//! Reports about rules for programs.
 
 use holdfast_program_identity::guard::Denial;
 use serde::{Deserialize, Serialize};
 
-/// What a mount's process says of a file's rules and of who was refused.
+/// A report on a file's rules, and on the programs that were refused.
 #[derive(Serialize, Deserialize)]
 pub struct RulesReport {
     /// The rules as stored.
     pub rules: Option<Vec<u8>>,
     /// Why programs cannot be identified now.
     pub helper_missing: Option<String>,
-    /// Who serves the mount.
+    /// The user id of the process that serves the mount.
     pub served_by: u32,
-    /// Opens refused lately.
+    /// Opens that were refused lately.
     pub denials: Vec<RefusedOpen>,
 }
 
 /// An open that was refused.
 #[derive(Serialize, Deserialize)]
 pub struct RefusedOpen {
-    /// When, nanoseconds since the epoch.
+    /// When, in nanoseconds since 1970.
     pub at_ns: i64,
-    /// The process.
+    /// The process id.
     pub process: u32,
-    /// Its program, if it was identified.
+    /// Its program, if it could be identified.
     pub program: String,
-    /// Why.
+    /// The reason for the refusal.
     pub reason: String,
 }
 

@@ -1,5 +1,5 @@
-//! The process that serves the mounts of one key: it holds the only signer, mounts and unmounts, obeys the
-//! control socket, and ends with its last mount or when it is told to.
+//! The process that serves the mounts of one key. It holds the only signer, mounts and unmounts, answers the
+//! control socket, and ends with its last mount or on a signal.
 
 use super::conflicts;
 use super::guard::{self, MountGuard};
@@ -35,14 +35,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Folder of unpublished bytes in the state directory; each mount has a numbered one in it.
+/// Folder of unpublished bytes in the state directory; each mount has a numbered folder in it.
 const SPOOL: &str = "spool";
-/// Files of which it is told what they caused to cross the link.
+/// Number of files whose traffic `status` lists.
 const FILES_TOLD: usize = 64;
-/// How long programs that use a mount keep the process alive after it was told to end.
+/// After it was asked to end, the process stays for so long if programs still use a mount.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
-/// Serves until the end, logging to the key's log file; tells the waiting command how the start went.
+/// Serves until the end, logging to the key's log file; reports to the waiting command whether it started.
 pub fn run_in_background(job: Job) -> Outcome {
     let log = background::log_path(&job.state_dir);
     let started = logging::to_file(&log)
@@ -52,12 +52,12 @@ pub fn run_in_background(job: Job) -> Outcome {
     match started {
         Ok(service) => {
             if !heard {
-                // Whoever asked for the mount has given up (Ctrl-C), so nobody expects it.
+                // The command that asked for the mount has ended (Ctrl-C), so nobody expects it.
                 service.hurry();
             }
             service.serve()
         }
-        // It was reported to whoever waited; nobody sees this exit code.
+        // The failure was reported to the waiting command; nobody reads this exit code.
         Err(_) => Ok(()),
     }
 }
@@ -70,11 +70,11 @@ pub fn run_in_foreground(job: Job) -> Outcome {
 /// Serves the mounts of one key.
 pub struct Service {
     engine: Arc<Engine>,
-    /// Keeps changes and sends them in the background.
+    /// Stores changes and sends them in the background.
     back: Option<Arc<WriteBack>>,
-    /// What is asked of witnesses.
+    /// Settings for witnesses, if they are used.
     witnesses: Option<WitnessSettings>,
-    /// How other clients are met.
+    /// Settings for meeting other clients, if they are met.
     peers: Option<PeerSettings>,
     address: Address,
     state_dir: PathBuf,
@@ -83,7 +83,7 @@ pub struct Service {
     pinner: Arc<Pinner>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Told to end: what cannot be published at once is kept for salvage.
+    /// Whether the process is to end: what cannot be published at once is stored for salvage.
     hurried: AtomicBool,
 }
 
@@ -95,21 +95,22 @@ struct Active {
     spool: u32,
 }
 
-/// What whoever wants to mount is told while the process is on its way out.
+/// The error of a mount request while the process is ending.
 pub const ENDING: &str = "the process that serves this key is just ending; try again";
 
 #[derive(Default)]
 struct State {
-    /// By a number that is not used again: a directory may be mounted on anew while the mount that was there ends.
+    /// Mounts by a number that is never reused: a directory may be mounted on again while its previous mount
+    /// is ending.
     mounts: BTreeMap<u64, Active>,
-    /// How many there were.
+    /// How many mounts there have been.
     begun: u64,
-    /// Set once, when nothing is mounted any more and the process is about to end.
+    /// Whether the process is about to end, because nothing is mounted any more.
     ended: bool,
 }
 
 impl State {
-    /// The number of the mount on a directory: of the last one, if the one before it is just ending.
+    /// The number of the mount on a directory: the latest, because an earlier one may still be ending.
     fn at(&self, directory: &Path) -> Option<u64> {
         let on = |(_, active): &(&u64, &Active)| active.settings.directory == directory;
         self.mounts.iter().rev().find(on).map(|(number, _)| *number)
@@ -186,7 +187,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Serves until no mount is left or a signal says so.
+    /// Serves until no mount is left or a signal ends it.
     fn serve(self: Arc<Service>) -> Outcome {
         ending::on_signals(Arc::downgrade(&self))?;
         let mut state = self.lock();
@@ -258,7 +259,7 @@ impl Service {
                 Reply::to(&request, self.reclaim(request.dry_run, u64::MAX, &|_| false))
             }
             Request::Pin(request) => {
-                // What was made here just now is pinned with the rest.
+                // Changes that were made here just before are sent first, so that they are pinned too.
                 write_back::send_for_a_while(&self.engine, self.back.as_deref(), write_back::PIN_WAIT);
                 Reply::to(&request, self.pinner.pin(request.path.clone()))
             }
@@ -281,7 +282,7 @@ impl Service {
                 Reply::to(&request, view.map(|view| Encoded::of(&view)))
             }
             Request::FetchFloor(request) => {
-                // What was changed here just now is only told once it is signed.
+                // Changes that were made here just before are part of the floor only once they are signed.
                 write_back::send_for_a_while(&self.engine, self.back.as_deref(), write_back::FLOOR_WAIT);
                 let _ = self.engine.flush_commits();
                 Reply::to(&request, Ok(Encoded::of(&*self.engine.floor())))
@@ -290,7 +291,7 @@ impl Service {
         }
     }
 
-    /// Waits no more for peers that are lost.
+    /// Stops waiting for lost peers. Returns their device numbers.
     fn give_up_lost_peers(&self) -> Outcome<Vec<u32>> {
         let given_up = self.engine.go_on_without_lost().ok_or_else(|| {
             Failure::new(Exit::Usage, "this mount does not meet peers").hint("mount it with --peers")
@@ -298,7 +299,7 @@ impl Service {
         Ok(given_up.into_iter().map(|device| device.0).collect())
     }
 
-    /// A mount to work through: one that may be written, if there is one and that is wanted.
+    /// The files of any mount; if `to_write`, preferably of one that is writable.
     fn files(&self, to_write: bool) -> Outcome<Arc<FileSystem>> {
         let state = self.lock();
         let may = |active: &&Active| !to_write || !active.settings.read_only;
@@ -307,7 +308,7 @@ impl Service {
         found.map(|active| Arc::clone(&active.files)).ok_or_else(ending)
     }
 
-    /// A mount of this process, by where it is.
+    /// The mount of this process on a directory.
     fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Guard>)> {
         let state = self.lock();
         let found = state.at(directory).and_then(|number| state.mounts.get(&number));
@@ -316,7 +317,7 @@ impl Service {
         })
     }
 
-    /// Gives the present state a name, with everything that was changed here before.
+    /// Gives the present state a name. It includes everything that was changed here before.
     fn snapshot(&self, directory: &Path, name: &str) -> Outcome<PastState> {
         self.mount_at(directory)?;
         write_back::send_for_a_while(&self.engine, self.back.as_deref(), write_back::PIN_WAIT);
@@ -325,7 +326,7 @@ impl Service {
         Ok(PastState::of(name.to_owned(), &state, &self.engine.membership()))
     }
 
-    /// A file's rules for programs, and who was refused lately.
+    /// A file's rules for programs, and the programs that were refused lately.
     fn rules(&self, directory: &Path, inode: u64) -> Outcome<RulesReport> {
         let (files, guard) = self.mount_at(directory)?;
         Ok(RulesReport {
@@ -343,7 +344,8 @@ impl Service {
         Ok(self.mount_at(directory)?.0.set_rules(Ino(inode), rules)?)
     }
 
-    /// Removes files that no directory names, but for those that a mount here has open, and those to be spared.
+    /// Removes files that no directory names, except those that a mount here has open and those that
+    /// `is_spared` holds for.
     pub fn reclaim(
         &self,
         dry_run: bool,
@@ -373,7 +375,7 @@ impl Service {
         }
     }
 
-    /// What an earlier process left unpublished when it died is copied to where people find it.
+    /// Copies what an earlier process left unpublished when it died to the salvage folder.
     fn rescue_leftovers(&self) {
         let Ok(spools) = std::fs::read_dir(self.state_dir.join(SPOOL)) else { return };
         for spool in spools.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
@@ -440,8 +442,8 @@ impl Service {
         Ok(())
     }
 
-    /// Publishes what is unsaved, then unmounts; says what is left to be sent. Gently, a mount whose files cannot be
-    /// published stays.
+    /// Publishes what is unsaved, then unmounts. Returns what is left to be sent, in words. If not `lazy`, a
+    /// mount whose files cannot be published stays.
     fn umount(&self, directory: &Path, lazy: bool) -> Outcome<Option<String>> {
         let found = {
             let state = self.lock();
@@ -457,7 +459,7 @@ impl Service {
             return Ok(write_back::left(self.back.as_deref()));
         }
         if let Some((path, error)) = files.publish_all().into_iter().next() {
-            // After an alarm there is nowhere to publish to, nor for a device that is no member any more.
+            // After an alarm nothing can be published; nor can it by a device that is no longer a member.
             let why = match &error {
                 FsError::Frozen(_) => "the mount was unmounted after an alarm",
                 _ if self.engine.is_excluded() => "this device was removed, or its key was replaced",
@@ -471,9 +473,9 @@ impl Service {
         Ok(write_back::left(self.back.as_deref()))
     }
 
-    /// Called by a mount's own thread when it is gone.
+    /// Called by a mount's own thread when the mount has ended.
     fn mount_ended(&self, number: u64) {
-        // Waits for the lock until `mount` has entered it.
+        // Waits for the lock until `mount` has registered the mount.
         let ended = {
             let state = self.lock();
             let active = state.mounts.get(&number);
@@ -490,7 +492,7 @@ impl Service {
         self.changed.notify_all();
     }
 
-    /// Told to end: publishes for a while, keeps the rest, and takes all mounts out of sight.
+    /// Ends the process: publishes for a while, stores the rest for salvage, and detaches all mounts.
     pub fn hurry(&self) {
         tracing::info!("told to end");
         let files: Vec<_> = self.lock().mounts.values().map(|active| Arc::clone(&active.files)).collect();
@@ -523,7 +525,7 @@ impl Service {
         Ok(saved)
     }
 
-    /// The files that caused most to cross the link; all others together last.
+    /// The files that caused most traffic, and one last entry for all others.
     fn traffic(&self, mount: Option<&Active>) -> Vec<FileTraffic> {
         let (top, others) = self.engine.store().account().top(FILES_TOLD);
         let name = |ino| match (ino, mount) {
@@ -569,10 +571,10 @@ fn unsaved(directory: &Path, path: &[u8], error: &FsError) -> Failure {
         .hint("umount --lazy unmounts nevertheless; what is unsaved is then kept for `holdfast salvage`")
 }
 
-/// A view of a running engine in which nothing is pending.
+/// A view of a running engine in which no operation is pending.
 ///
 /// # Errors
-/// The server cannot be reached, or others write without a pause.
+/// The server cannot be reached, or other devices write without a pause.
 pub fn view_of(engine: &Engine) -> Outcome<VerifiedView> {
     engine.flush_commits()?;
     let base = engine.at_rest()?.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! How a mount is to be: what `holdfast mount` was told, as it travels to the daemon that serves it.
+//! The settings of a mount: the options of `holdfast mount`, as they are sent to the daemon that serves it.
 
 use holdfast_checkpoint::note::{KeyKind, VerifierKey};
 use holdfast_client::{PeersPolicy, WhenPeerLost, WhenStale, WitnessPolicy};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How something is mounted.
+/// The settings of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountSettings {
     /// Absolute path of the mount point.
@@ -17,34 +17,35 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Whether it refuses writes.
     pub read_only: bool,
-    /// Whether it refuses to run programs.
+    /// Whether programs in it must not be run.
     #[serde(default)]
     pub no_exec: bool,
-    /// Where the helper listens that identifies programs, if not at its usual place.
+    /// The socket of the identification helper, if not the usual one.
     #[serde(default)]
     pub callers: Option<PathBuf>,
-    /// Whether locks of files hold on this machine only.
+    /// Whether file locks are local to this machine.
     #[serde(default)]
     pub local_locks: bool,
-    /// Most bytes of changes that are kept here to be sent in the background; `None`: changes wait for the server.
+    /// Most bytes of changes that are stored here and sent in the background; `None`: changes wait for the
+    /// server.
     #[serde(default)]
     pub write_back_bytes: Option<u64>,
-    /// Whether changes are kept here for a moment while nobody else changes anything.
+    /// Whether changes are gathered for a moment while no other device changes anything.
     #[serde(default)]
     pub gather: bool,
-    /// Local users shown for users.
+    /// Mapping of users to local user ids.
     #[serde(default)]
     pub map_user: Vec<(String, u32)>,
-    /// Local groups shown for groups.
+    /// Mapping of groups to local group ids.
     #[serde(default)]
     pub map_group: Vec<(String, u32)>,
-    /// Whether a change of owner to somebody who is not mapped is passed over.
+    /// Whether a change of owner to a user who is not mapped is ignored.
     #[serde(default)]
     pub ignore_unmapped: bool,
-    /// Who vouches for how new what the server shows is; for all mounts of a key.
+    /// The witnesses that vouch for the freshness of the server's state; the same for all mounts of a key.
     #[serde(default)]
     pub witnesses: Option<WitnessSettings>,
-    /// How other clients are met, if they are to be; for all mounts of a key.
+    /// How other clients are met, if at all; the same for all mounts of a key.
     #[serde(default)]
     pub peers: Option<PeerSettings>,
 }
@@ -52,9 +53,9 @@ pub struct MountSettings {
 /// How mounts of a key meet other clients.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerSettings {
-    /// Where to listen, if not at a free port of all addresses.
+    /// The address to listen on; `None`: a free port of all addresses.
     pub listen: Option<SocketAddr>,
-    /// Whether to tell and hear the local network.
+    /// Whether to announce itself on the local network, and to listen for announcements.
     pub beacon: bool,
     /// Seconds of silence after which a peer is lost.
     pub timeout: u64,
@@ -63,7 +64,7 @@ pub struct PeerSettings {
 }
 
 impl PeerSettings {
-    /// As the engine takes it.
+    /// The settings in the engine's form.
     pub fn policy(&self) -> PeersPolicy {
         PeersPolicy {
             listen: self.listen,
@@ -74,24 +75,24 @@ impl PeerSettings {
     }
 }
 
-/// Which witnesses vouch for how new the head is, and what follows when it is too old.
+/// The witnesses that vouch for the freshness of the head, and what happens if the head is too old.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WitnessSettings {
     /// The keys of the witnesses.
     pub keys: Vec<String>,
-    /// How many must vouch, if not the usual number.
+    /// How many of them must vouch; `None`: the usual number.
     pub quorum: Option<usize>,
-    /// Seconds that a head may be old.
+    /// The highest age of a head, in seconds.
     pub stale_after: u64,
     /// What happens when the head is older.
     pub when_stale: WhenStale,
 }
 
 impl WitnessSettings {
-    /// As the engine takes it.
+    /// The settings in the engine's form.
     ///
     /// # Errors
-    /// [`Exit::Usage`]: something is no witness's key, or more must vouch than there are.
+    /// [`Exit::Usage`]: a key is not a witness's, or more must vouch than there are.
     pub fn policy(&self) -> Outcome<WitnessPolicy> {
         let wrong = |why: String| Failure::new(Exit::Usage, why);
         let mut witnesses: Vec<VerifierKey> = Vec::new();

@@ -1,4 +1,4 @@
-//! How a daemon that serves mounts stands, and asking it without waiting for ever.
+//! The status of a daemon that serves mounts, and requests for it with a bounded wait.
 
 use holdfast_client::WriteBackStatus;
 use holdfast_client::store::account::Traffic;
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// One process that serves the mounts of one key.
+/// The status of one process that serves the mounts of one key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountDaemonStatus {
-    /// Address.
+    /// Address of the file system.
     pub address: String,
     /// Process id.
     pub process: u32,
-    /// When it began, nanoseconds since the epoch.
+    /// When it started, in nanoseconds since 1970.
     pub started_ns: i64,
-    /// What it has mounted.
+    /// Its mounts.
     pub mounts: Vec<MountStatus>,
     /// What waits to be sent, if changes are sent in the background.
     #[serde(default)]
     pub write_back: Option<WriteBackStatus>,
-    /// Where it keeps its state, its log and evidence.
+    /// The directory of its state, log and evidence.
     pub state_dir: PathBuf,
     /// The signer and its connection, as the engine describes itself.
     pub engine: Value,
-    /// The files that caused most to cross the link.
+    /// The files that caused most traffic.
     #[serde(default)]
     pub files: Vec<FileTraffic>,
 }
 
-/// What one file caused to cross the link.
+/// The traffic that one file caused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileTraffic {
-    /// Its path, or what else it was for.
+    /// Its path, or another purpose in words.
     pub path: String,
-    /// Bytes.
+    /// Counts of bytes.
     #[serde(flatten)]
     pub traffic: Traffic,
 }
@@ -42,7 +42,7 @@ pub struct FileTraffic {
 /// One mount.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where.
+    /// The mount point.
     pub directory: PathBuf,
     /// Whether it refuses writes.
     pub read_only: bool,

@@ -1,8 +1,8 @@
-//! Changes that are kept in a journal and sent in the background: for long with `--write-back`, else for a moment while
-//! nobody else uses the file system.
+//! Changes that are stored in a journal and sent in the background: with `--write-back` for as long as
+//! needed, otherwise for a moment while no other device uses the file system.
 //!
-//! All mounts of a key share the journal, since one signer sends it. What a run leaves in it, because the server was
-//! away to the end or the machine went down, the next mount of the key sends.
+//! All mounts of a key share the journal, because one signer sends it. What a run leaves in it, because the
+//! server was away or the machine crashed, is sent by the key's next mount.
 
 use super::notify;
 use crate::mounts::settings::MountSettings;
@@ -13,28 +13,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Folder of the journal in the state directory.
+/// Folder of the journal, in the state directory.
 const JOURNAL: &str = "write-back";
-/// Folder, in the state directory, of what could not be sent (`holdfast salvage`).
+/// Folder of what could not be sent (`holdfast salvage`), in the state directory.
 pub const SALVAGE_FOLDER: &str = "salvage";
-/// How long an unmount waits for what is to be sent, as long as the server is there.
+/// How long an unmount waits for changes to be sent, as long as the server answers.
 pub const UNMOUNT_WAIT: Duration = Duration::from_secs(3000);
-/// How long pinning waits for it.
+/// How long pinning waits for changes to be sent.
 pub const PIN_WAIT: Duration = Duration::from_secs(60);
-/// How long telling the floor waits for it.
+/// How long a request for the floor waits for changes to be sent.
 pub const FLOOR_WAIT: Duration = Duration::from_secs(10);
-/// How long it is tried while every attempt fails: the key is locked, say.
+/// How long sending is tried while every attempt fails, for example because the key is locked.
 const FAILING_MAX: Duration = Duration::from_secs(10);
-/// How often it looks whether it is.
+/// The interval at which the progress of sending is checked.
 const GLANCE: Duration = Duration::from_secs(2);
-/// Bound of a journal that is only to be sent.
+/// Most bytes of a journal that is only to be sent.
 const LEFT_BYTES_MAX: u64 = 1 << 40;
-/// Bound of a journal that only gathers.
+/// Most bytes of a journal that only gathers.
 const GATHERED_BYTES_MAX: u64 = 512 << 20;
-/// As long as it takes.
+/// Stands for waiting without limit.
 const FOREVER: Duration = Duration::from_secs(100 * 366 * 86_400);
 
-/// Starts it. What an earlier run left to be sent is sent first, unless `--write-back` goes on with it.
+/// Starts the write-back. What an earlier run left is sent first, unless `--write-back` continues with it.
 pub fn start(
     engine: &Arc<Engine>,
     state_dir: &Path,
@@ -64,7 +64,7 @@ pub fn start(
     );
     let back = match started {
         Ok(back) => back,
-        // Nothing needs it.
+        // Changes are not gathered then, which is only slower.
         Err(error) if gathers && !is_left => {
             tracing::warn!(%error, "changes cannot be gathered on this machine; each goes to the server at once");
             return Ok(None);
@@ -85,7 +85,7 @@ pub fn start(
     match all {
         true => {
             drop(back);
-            // Nothing in it is needed any more.
+            // Everything in the folder has been sent.
             let _ = std::fs::remove_dir_all(&directory);
             Ok(None)
         }
@@ -97,7 +97,7 @@ pub fn start(
     }
 }
 
-/// Ends it. A journal that only gathered is not needed once it is sent.
+/// Stops the write-back. A journal that only gathered is removed once all of it is sent.
 pub fn end(back: &WriteBack, state_dir: &Path) {
     back.stop();
     let status = back.status();
@@ -110,14 +110,14 @@ fn is_there(directory: &Path) -> bool {
     std::fs::read_dir(directory).is_ok_and(|mut files| files.next().is_some())
 }
 
-/// What conflicts call this device: its user.
+/// The name of this device in conflicts: its user's.
 fn name_of(engine: &Engine) -> String {
     let (device, user) = engine.me();
     let name = engine.membership().users.get(&user).map(|user| user.name.clone());
     name.unwrap_or_else(|| format!("device {}", device.0))
 }
 
-/// All mounts of a key send alike.
+/// Refuses settings that differ from those of the key's other mounts, because all share one journal.
 pub fn must_fit(back: Option<&WriteBack>, settings: &MountSettings) -> Outcome {
     let is_behind = back.is_some_and(|back| !back.status().gathers);
     if settings.write_back_bytes.is_some() && !is_behind {
@@ -130,7 +130,7 @@ pub fn must_fit(back: Option<&WriteBack>, settings: &MountSettings) -> Outcome {
     Ok(())
 }
 
-/// Sends until all is sent, the time is up, the server is away, or it fails again and again.
+/// Sends until everything is sent, the time is up, the server is away, or every attempt fails.
 pub fn send_for_a_while(engine: &Engine, back: Option<&WriteBack>, patience: Duration) {
     let Some(back) = back else { return };
     let end = Instant::now() + patience;
@@ -151,7 +151,7 @@ pub fn send_for_a_while(engine: &Engine, back: Option<&WriteBack>, patience: Dur
     }
 }
 
-/// What is left to be sent, in words.
+/// What is left to be sent, in words; `None` if nothing.
 pub fn left(back: Option<&WriteBack>) -> Option<String> {
     let status = back?.status();
     (status.edits > 0).then(|| {
@@ -164,7 +164,7 @@ pub fn left(back: Option<&WriteBack>) -> Option<String> {
     })
 }
 
-/// Refuses what needs everything to be at the server.
+/// Waits until everything is at the server, or refuses.
 pub fn must_be_sent(back: Option<&WriteBack>) -> Outcome {
     let Some(back) = back else { return Ok(()) };
     match back.settle(Duration::from_secs(60))? {

@@ -1,11 +1,14 @@
-//! Anchors: how new a volume is known to be, kept where whoever has its disk and log does not reach.
+//! Anchors state how new a volume must be at least. They are stored where an attacker with access to disk and
+//! log has no access.
 //!
-//! The file has one line, `holdfast-volume-anchor-1 VOLUME NUMBER TAG`: the volume, the last log block known durable and
-//! its tag, which binds all before it. It is replaced whole, and never by an older one.
+//! The file has one line, `holdfast-volume-anchor-1 VOLUME NUMBER TAG`: the volume, the last log block that
+//! was durable, and its tag, which covers all blocks before it. The file is replaced as a whole, and never by
+//! an older anchor.
 //!
-//! Bound to a TPM it has a second line, `tpm COUNT TAG`: how far the TPM's counter is when this is the newest, under the
-//! volume's key. The file is replaced first, then the counter goes up. So of the files that ever were only the newest
-//! passes; but after a crash between the two also the one before it.
+//! An anchor that is bound to a TPM has a second line, `tpm COUNT TAG`: the value of the TPM's counter while
+//! this anchor is the newest, under the volume's key. The file is replaced first, then the counter is
+//! incremented. So only the newest of all files is accepted; after a crash between the two steps, also the
+//! one before it.
 
 use super::folders;
 use super::secret::{decode_hex, hex};
@@ -25,7 +28,7 @@ pub fn format(anchor: &Anchor) -> String {
     format!("{KIND} {} {} {}\n", hex(&anchor.ring), anchor.number, hex(&anchor.tag))
 }
 
-/// An anchor, and the line that binds it to a counter.
+/// Parses an anchor, and the line that binds it to a counter.
 fn parse(text: &str) -> Option<(Anchor, Option<&str>)> {
     let (first, second) = match text.trim_end().split_once('\n') {
         Some((first, second)) if !second.contains('\n') => (first, Some(second)),
@@ -50,7 +53,7 @@ fn parse_line(line: &str) -> Option<Anchor> {
 /// Reads an anchor; `None` if the file is not there.
 ///
 /// # Errors
-/// It is something else, or cannot be read: that is no reason to do without it.
+/// The file is malformed or cannot be read; it must not be ignored then.
 pub fn read(path: &Path) -> Outcome<Option<Anchor>> {
     Ok(read_bound(path)?.map(|(anchor, _)| anchor))
 }
@@ -74,34 +77,34 @@ fn damaged(path: &Path) -> Failure {
     )
 }
 
-/// How new a volume is known to be.
+/// The status of a volume's anchor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AnchorStatus {
     /// The file.
     pub file: PathBuf,
-    /// Whether a counter of the TPM says that it is the newest.
+    /// Whether a counter of the TPM confirms that it is the newest.
     pub tpm: bool,
-    /// The log block that it names; `None`: there is none.
+    /// The log block that it names; `None`: there is no anchor.
     pub log_block: Option<u64>,
-    /// Log blocks made durable since; `None`: not attached.
+    /// Log blocks that have become durable since; `None`: the volume is not attached.
     pub blocks_behind: Option<u64>,
     /// Whether it is written at every flush.
     pub every_flush: bool,
-    /// Why it could not be written, if so.
+    /// Why it could not be written; `None`: it could.
     pub failed: Option<String>,
 }
 
-/// Where a volume's anchor is kept, and what keeps an older copy of it from passing.
+/// The file of a volume's anchor, and the counter that protects against older copies of it.
 #[derive(Clone)]
 pub struct AnchorStore {
     /// The file.
     pub path: PathBuf,
-    /// The counter, if it is bound to one, and what ties them.
+    /// The counter to which the anchor is bound, if any, and the volume's key.
     counter: Option<(Counter, VolumeKey)>,
 }
 
 impl AnchorStore {
-    /// In a file, bound to a counter of the TPM or not.
+    /// An anchor in a file, bound to a counter of the TPM if `tpm`.
     pub fn new(path: PathBuf, tpm: bool, key: &VolumeKey) -> AnchorStore {
         AnchorStore { path, counter: tpm.then(|| (Counter::of(&key.volume()), key.clone())) }
     }
@@ -114,7 +117,7 @@ impl AnchorStore {
     /// The newest anchor; `None` if there is none.
     ///
     /// # Errors
-    /// As [`read`]; it is older than the counter, or not bound as it should be.
+    /// As for [`read`]; also if the anchor is older than the counter, or not bound as it should be.
     pub fn read(&self) -> Outcome<Option<Anchor>> {
         let Some((anchor, line)) = read_bound(&self.path)? else { return Ok(None) };
         let file = self.path.display();
@@ -132,7 +135,7 @@ impl AnchorStore {
             };
         };
         let (count, now) = match (line, counter.exists()?) {
-            // It is about to be bound.
+            // The anchor is not bound yet.
             (None, false) => return Ok(Some(anchor)),
             (None, true) => {
                 return Err(older("is not bound to the TPM, where its counter is: it is an older copy"));
@@ -148,7 +151,7 @@ impl AnchorStore {
             )));
         }
         if count > now {
-            // Cut off between the two.
+            // An earlier write was interrupted between the two steps.
             counter.increment()?;
         }
         Ok(Some(anchor))
@@ -157,7 +160,7 @@ impl AnchorStore {
     /// Writes an anchor.
     ///
     /// # Errors
-    /// It cannot be written, or counted.
+    /// The file cannot be written, or the counter cannot be incremented.
     pub fn write(&self, anchor: &Anchor) -> Outcome {
         let Some((counter, key)) = &self.counter else { return write(&self.path, anchor) };
         if !counter.exists()? {
@@ -169,7 +172,7 @@ impl AnchorStore {
         counter.increment()
     }
 
-    /// Gives up the counter, with the volume.
+    /// Removes the counter, when the volume is given up.
     pub fn release(&self) {
         if let Some((counter, _)) = &self.counter
             && let Err(failure) = counter.remove()
@@ -183,20 +186,21 @@ fn bound(anchor: &Anchor, count: u64) -> String {
     format!("{}{count}", format(anchor))
 }
 
-/// The count in the line of an anchor, if that is this volume's.
+/// The count in the second line of an anchor, if its tag is valid for this volume.
 fn counted(line: &str, anchor: &Anchor, key: &VolumeKey) -> Option<u64> {
     let (count, digits) = line.strip_prefix("tpm ")?.split_once(' ')?;
     let count: u64 = count.parse().ok().filter(|count| *count < u64::MAX)?;
     let mut tag = [0; 16];
     decode_hex(digits, &mut tag)?;
-    // As all tags of volumes are: who may ask often has the machine already.
+    // The comparison need not take constant time, like all tags of volumes: an attacker who can try often
+    // controls the machine already.
     (key.anchor_tag(bound(anchor, count).as_bytes()) == tag).then_some(count)
 }
 
 /// Writes an anchor.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn write(path: &Path, anchor: &Anchor) -> Outcome {
     replace(path, &format(anchor))
 }
@@ -212,7 +216,7 @@ fn make_parent(parent: &Path) -> Outcome {
     if parent.is_dir() { Ok(()) } else { make_private(parent) }
 }
 
-/// Keeps the anchor of a volume that is in use.
+/// Stores the anchor of a volume that is in use.
 pub struct Keeper {
     kept: AnchorStore,
     written: Mutex<Option<Anchor>>,
@@ -220,26 +224,26 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Where it is kept.
+    /// A keeper that writes to `kept`.
     pub fn new(kept: AnchorStore) -> Keeper {
         Keeper { kept, written: Mutex::new(None), failed: Mutex::new(None) }
     }
 
-    /// Of a volume that does not change: nothing is written, and this is what is known.
+    /// A keeper for a volume that does not change: it writes nothing, and `known` is the present anchor.
     pub fn unchanging(kept: AnchorStore, known: Option<Anchor>) -> Keeper {
         Keeper { kept, written: Mutex::new(known), failed: Mutex::new(None) }
     }
 
-    /// Writes the volume's anchor, if the log has got on.
+    /// Writes the volume's anchor, if the log has new durable blocks.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn keep_of(&self, volume: &Volume) -> Outcome {
         self.keep_newest(&volume.anchor())
     }
 
     fn keep_newest(&self, anchor: &Anchor) -> Outcome {
-        // Under the lock, so that an older one never comes after a newer one.
+        // The lock is held while writing, so that an older anchor never replaces a newer one.
         let mut written = self.written.lock();
         if written.is_some_and(|written| written.number >= anchor.number) {
             return Ok(());
@@ -252,7 +256,7 @@ impl Keeper {
         result
     }
 
-    /// What it is about, for people.
+    /// The status of the anchor.
     pub fn status(&self, volume: &Volume, every_flush: bool) -> AnchorStatus {
         let written = self.written.lock().map(|anchor| anchor.number);
         AnchorStatus {
@@ -276,7 +280,7 @@ impl AnchorKeeper for Keeper {
 mod tests {
     use super::*;
 
-    /// An anchor survives being written and read; whatever else there is is an error, never "no anchor".
+    /// Proves: an anchor can be written and read back; any other content is an error, never "no anchor".
     #[test]
     fn anchors_are_lines() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -286,7 +290,7 @@ mod tests {
         write(&path, &anchor).expect("written");
         assert_eq!(read(&path).expect("read"), Some(anchor));
         let good = std::fs::read_to_string(&path).expect("read");
-        // A line for a counter is of this anchor, this count and this key.
+        // The line for a counter depends on the anchor, the count and the key.
         let key = VolumeKey::new(&[1; 32], &[7; 16]);
         let line =
             |count: u64| format!("tpm {count} {}", hex(&key.anchor_tag(bound(&anchor, count).as_bytes())));

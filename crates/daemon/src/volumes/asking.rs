@@ -1,4 +1,4 @@
-//! How a volume is, as whoever has it says, or as it was left.
+//! The status of a volume: from the process that has it attached, or from what is stored.
 
 use super::anchor::{self, AnchorStatus};
 use super::folders::{VolumeFolder, VolumeRecord};
@@ -8,7 +8,7 @@ use super::status::VolumeStatus;
 use crate::control::Client;
 use holdfast_failure::{Exit, Outcome};
 
-/// How a volume is, attached or not.
+/// The status of a volume, attached or not.
 pub fn of(place: &VolumeFolder, about: &VolumeRecord) -> Outcome<VolumeStatus> {
     if let Some(process) = Client::connect(&place.directory)? {
         match process.call(&Status) {

@@ -1,4 +1,4 @@
-//! How an attached volume is offered to other programs. Each kind has its part of [`Export`] and of [`Exported`].
+//! Exports an attached volume to other programs. Each kind has a variant of [`Export`] and of [`Exported`].
 
 use super::export_report::ExportReport;
 use super::media::loop_devices;
@@ -20,13 +20,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Name of the file.
+/// Name of the file that the volume appears as.
 pub const FILE: &str = "disk";
-/// How long a loop device may take to let go of its file, and a file to be let go of.
+/// How long a loop device may take to release its file, and the file to be released.
 const PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is wanted.
+/// The wanted kind of export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Export {
     /// A file in a directory.
@@ -34,27 +34,27 @@ pub enum Export {
         /// The directory.
         directory: PathBuf,
     },
-    /// That, and a loop device of it.
+    /// A file in a directory, and a loop device of it.
     Loop {
         /// The directory.
         directory: PathBuf,
-        /// Bytes of a sector; `None`: what is on the volume decides.
+        /// Bytes of a sector; `None`: chosen by the content of the volume.
         sector_bytes: Option<u32>,
     },
-    /// A server of NBD.
+    /// An NBD server.
     Nbd {
-        /// Where it listens.
+        /// The address to listen on.
         address: String,
     },
     /// A ublk device.
     Ublk,
 }
 
-/// A volume on offer.
+/// A volume that is being exported.
 pub enum Exported {
     /// A file, and perhaps a loop device of it.
     File(Box<ExportedFile>),
-    /// A server of NBD.
+    /// An NBD server.
     Nbd(Nbd),
     /// A ublk device.
     Ublk(Ublk),
@@ -69,7 +69,7 @@ impl Exported {
         }
     }
 
-    /// What there is.
+    /// A report for people.
     pub fn report(&self) -> ExportReport {
         match self {
             Exported::File(file) => file.report(),
@@ -78,7 +78,7 @@ impl Exported {
         }
     }
 
-    /// Ends it and waits for the last request. [`UnmountMode::Lazily`]: although programs use it.
+    /// Ends the export and waits for the last request. With [`UnmountMode::Lazily`], even if programs use it.
     ///
     /// # Errors
     /// [`Exit::InUse`]: nothing was changed.
@@ -91,7 +91,7 @@ impl Exported {
     }
 }
 
-/// A volume offered as a file.
+/// A volume exported as a file.
 pub struct ExportedFile {
     session: Session,
     loop_device: Option<PathBuf>,
@@ -99,8 +99,8 @@ pub struct ExportedFile {
 }
 
 impl Export {
-    /// As a file in `directory`, perhaps with a loop device of it, whose sectors have so many bytes (`None`: what is on the
-    /// volume decides).
+    /// An export as a file in `directory`; with a loop device of it if `loop_device`, whose sectors have
+    /// `sector_bytes` (`None`: chosen by the content of the volume).
     pub fn file(directory: PathBuf, loop_device: bool, sector_bytes: Option<u32>) -> Export {
         match loop_device {
             true => Export::Loop { directory, sector_bytes },
@@ -108,10 +108,10 @@ impl Export {
         }
     }
 
-    /// Begins to offer a volume. `ended` is called when nobody can use it any more, whoever ended it.
+    /// Starts to export a volume. `ended` is called when no program can use it any more, for whatever reason.
     ///
     /// # Errors
-    /// The mount point or the address cannot be used; there is no such device.
+    /// The mount point or the address cannot be used, or the device does not exist.
     pub fn begin(
         &self,
         disk: Arc<Served>,
@@ -177,7 +177,7 @@ impl ExportedFile {
             end_loop_device(device, &self.file(), manner)?;
         }
         let start = Instant::now();
-        // A loop device lets go late, and so may whoever has just looked at it.
+        // A loop device releases its file late, and so may programs that have just examined it.
         (|| self.session.unmount(manner))
             .retry(ConstantBuilder::new().with_delay(PAUSE).without_max_times())
             .when(|error| matches!(error, MountError::Busy { .. }) && start.elapsed() < PATIENCE)
@@ -190,7 +190,7 @@ impl ExportedFile {
     }
 }
 
-/// What a process that was killed left behind: a dead mount, and loop devices on it.
+/// Removes what a killed process left behind: a dead mount, and loop devices on it.
 fn remove_left_over(directory: &Path) {
     let Ok(Some(mount)) = mountpoint::mounted_at(directory) else { return };
     if !mount.is_holdfast() || !mountpoint::is_dead(directory) {
@@ -199,7 +199,7 @@ fn remove_left_over(directory: &Path) {
     let file = directory.join(FILE);
     for (device, behind) in loop_devices() {
         if behind == file {
-            // If a file system is still mounted on it, it goes when that is unmounted.
+            // If a file system is still mounted on the device, it disappears when that is unmounted.
             let _ = losetup(&["-d".as_ref(), device.as_path()]);
         }
     }
@@ -242,7 +242,8 @@ fn end_loop_device(device: &Path, file: &Path, manner: UnmountMode) -> Outcome {
     }
     let start = Instant::now();
     while manner == UnmountMode::Gently && is_used_exclusively(device) {
-        // A process that is just starting in a mount namespace of its own has a copy of what was unmounted here, for a moment.
+        // A process that is just starting in a mount namespace of its own briefly has a copy of a mount that
+        // was ended here.
         let place = mounted_on(device);
         if !place.is_empty() || start.elapsed() > PATIENCE {
             let message = format!("{}: is in use{place}", device.display());
@@ -262,14 +263,14 @@ fn end_loop_device(device: &Path, file: &Path, manner: UnmountMode) -> Outcome {
     Ok(())
 }
 
-/// Whether a device is mounted, in any namespace, or a program has it for itself.
+/// Whether a device is mounted in any namespace, or opened exclusively by a program.
 fn is_used_exclusively(device: &Path) -> bool {
     let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = File::options().read(true).custom_flags(exclusively).open(device);
     opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Where a device, or a partition of it, is mounted, in words.
+/// Where a device, or a partition of it, is mounted, as text for a message.
 fn mounted_on(device: &Path) -> String {
     let Ok(mounts) = mountpoint::mounted() else { return String::new() };
     let name = device.to_string_lossy().into_owned();
@@ -281,7 +282,8 @@ fn mounted_on(device: &Path) -> String {
     if places.is_empty() { String::new() } else { format!(": mounted on {}", places.join(", ")) }
 }
 
-/// Whether what is on a disk can be used with sectors of 4096 bytes: a file system that has such blocks, or nothing.
+/// Whether the content of a disk can be used with sectors of 4096 bytes: a file system with such blocks, or
+/// nothing.
 fn allows_large_sectors(disk: &dyn Disk) -> bool {
     const LOOKED_AT: usize = 72 << 10;
     let mut bytes = vec![0; LOOKED_AT.min(disk.size_bytes() as usize)];
@@ -294,7 +296,7 @@ fn allows_large_sectors(disk: &dyn Disk) -> bool {
 fn fits_large_sectors(bytes: &[u8]) -> bool {
     let little = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     if bytes[0x438..0x43a] == [0x53, 0xef] {
-        // ext2, ext3, ext4: the logarithm of the size of a block, in KiB.
+        // For ext2, ext3 and ext4: the logarithm of the size of a block, in KiB.
         return little(0x418) >= 2;
     }
     if bytes.starts_with(b"XFSB") {
@@ -310,7 +312,7 @@ fn fits_large_sectors(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Large sectors are for what has large blocks; whatever is not known gets small ones.
+    /// Proves: large sectors are chosen for content with large blocks; unknown content gets small ones.
     #[test]
     fn sectors() {
         let blank = vec![0; 72 << 10];

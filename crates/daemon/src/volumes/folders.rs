@@ -3,10 +3,10 @@
 //! ```text
 //! volumes/ID.anchor         how new the volume is (see anchor.rs)
 //! volumes/ID/about.json     its disk, log and key file
-//! volumes/ID/lock           held by whoever works on it
+//! volumes/ID/lock           held by the process that works on the volume
 //! volumes/ID/control        socket of the process that has it attached
-//! volumes/ID/log            what that process says
-//! volumes/ID/scrub.json     how far the last scrub came
+//! volumes/ID/log            log of that process
+//! volumes/ID/scrub.json     progress of the last scrub
 //! volumes/ID/moving.json    a move to another log that is under way
 //! ```
 
@@ -22,12 +22,12 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a file of these.
+/// Most bytes of one of these files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A move to another log that is under way.
+/// Name of the file that describes a move to another log.
 pub const MOVING: &str = "moving.json";
 
-/// What is remembered of a volume.
+/// What this machine remembers of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Absolute path of the disk.
@@ -38,31 +38,31 @@ pub struct VolumeRecord {
     pub key: PathBuf,
     /// Bytes of the volume.
     pub size_bytes: u64,
-    /// Whether all of the disk is taken over.
+    /// Whether all of the disk has been taken over: every block was hashed.
     pub protected: bool,
-    /// Absolute path of the anchor, where the operator chose one.
+    /// Absolute path of the anchor, if the operator chose one.
     pub anchor: Option<PathBuf>,
-    /// Whether a counter of this machine's TPM says which anchor is the newest.
+    /// Whether a counter of this machine's TPM confirms which anchor is the newest.
     #[serde(default)]
     pub tpm: bool,
 }
 
-/// The places of one volume.
+/// The paths of one volume's files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeFolder {
     /// The volume's name.
     pub volume: [u8; 16],
     /// Its directory.
     pub directory: PathBuf,
-    /// Its anchor, unless the operator chose another file.
+    /// The path of its anchor, unless the operator chose another file.
     pub anchor: PathBuf,
 }
 
-/// All volumes.
+/// The directory with the folders of all volumes.
 pub struct VolumeFolders(PathBuf);
 
 impl VolumeFolders {
-    /// Below the state directory.
+    /// The folders below the state directory.
     ///
     /// # Errors
     /// No home directory is known.
@@ -70,7 +70,7 @@ impl VolumeFolders {
         Ok(VolumeFolders(directories.state_base()?.join("volumes")))
     }
 
-    /// The places of a volume.
+    /// The paths of a volume's files.
     pub fn of(&self, volume: &[u8; 16]) -> VolumeFolder {
         let name = hex(volume);
         VolumeFolder {
@@ -80,7 +80,8 @@ impl VolumeFolders {
         }
     }
 
-    /// All that are known, in order of their names, but for what a move that was interrupted at its very end left.
+    /// All remembered volumes, in order of name, except those that an interrupted move has left although
+    /// their successor is complete.
     pub fn all(&self) -> Vec<(VolumeFolder, VolumeRecord)> {
         let Ok(entries) = std::fs::read_dir(&self.0) else { return Vec::new() };
         let mut found = Vec::new();
@@ -99,7 +100,7 @@ impl VolumeFolders {
         found
     }
 
-    /// Whether a volume has a successor, which is complete and in its place.
+    /// Whether a volume has moved to a successor that is complete and in place.
     fn has_moved(&self, place: &VolumeFolder, about: &VolumeRecord) -> bool {
         #[derive(Deserialize)]
         struct Moving {
@@ -114,16 +115,17 @@ impl VolumeFolders {
         successor.disk == about.disk && in_place() == Some(true)
     }
 
-    /// Those on a disk.
+    /// The volumes on a disk.
     pub fn on_disk(&self, disk: &Path) -> Vec<(VolumeFolder, VolumeRecord)> {
         let disk = absolute(disk);
         self.all().into_iter().filter(|(_, about)| about.disk == disk).collect()
     }
 
-    /// The one that people mean: by disk, log, name or the beginning of it. `attached_at` tells where it is attached.
+    /// The volume that the user names by disk, log, ID or the beginning of the ID. `attached_at` returns
+    /// where a volume is attached.
     ///
     /// # Errors
-    /// None, or several.
+    /// No volume matches, or several do.
     pub fn find(
         &self,
         wanted: &Path,
@@ -143,7 +145,7 @@ impl VolumeFolders {
             found = all.into_iter().filter(|(place, _)| attached_at(place).contains(&path)).collect();
         }
         if found.len() > 1 {
-            // A move that was interrupted at its end leaves two; the attached one is meant.
+            // A move that was interrupted at its end leaves two volumes; the attached one is meant.
             let attached: Vec<_> =
                 found.iter().filter(|(place, _)| !attached_at(place).is_empty()).cloned().collect();
             if attached.len() == 1 {
@@ -166,23 +168,23 @@ impl VolumeFolders {
 }
 
 impl VolumeFolder {
-    /// The volume's name, for people.
+    /// The volume's ID as text.
     pub fn name(&self) -> String {
         hex(&self.volume)
     }
 
-    /// Makes its directory.
+    /// Creates its directory.
     ///
     /// # Errors
-    /// It cannot be made, or is somebody else's.
+    /// The directory cannot be created, or belongs to another user.
     pub fn make(&self) -> Outcome {
         make_private(&self.directory)
     }
 
-    /// Takes its lock, until the file is dropped.
+    /// Locks the volume, until the result is dropped.
     ///
     /// # Errors
-    /// Somebody has it.
+    /// Another process has locked it.
     pub fn lock(&self) -> Outcome<FileLock> {
         self.make()?;
         let path = self.directory.join("lock");
@@ -209,20 +211,20 @@ impl VolumeFolder {
         about.anchor.clone().unwrap_or_else(|| self.anchor.clone())
     }
 
-    /// What is remembered of it.
+    /// What this machine remembers of the volume.
     pub fn record(&self) -> Option<VolumeRecord> {
         self.read("about.json")
     }
 
-    /// Remembers it.
+    /// Writes what this machine remembers of the volume.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn remember(&self, about: &VolumeRecord) -> Outcome {
         self.write("about.json", about)
     }
 
-    /// Reads a file of its directory; `None` if it is not there or makes no sense.
+    /// Reads a file of its directory; `None` if it is missing or malformed.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let file = File::open(self.directory.join(name)).ok()?;
         serde_json::from_reader(std::io::Read::take(file, FILE_BYTES_MAX)).ok()
@@ -231,22 +233,22 @@ impl VolumeFolder {
     /// Replaces a file of its directory.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Outcome {
         self.make()?;
         let text = serde_json::to_vec_pretty(value).map_err(|error| Failure::new(Exit::Internal, error))?;
         replace(&self.directory.join(name), &text)
     }
 
-    /// Removes a file of its directory, if it is there.
+    /// Removes a file of its directory, if it exists.
     pub fn remove(&self, name: &str) {
         let _ = std::fs::remove_file(self.directory.join(name));
     }
 
-    /// Forgets the volume.
+    /// Forgets the volume, with its anchor.
     ///
     /// # Errors
-    /// Something of it stays.
+    /// A file cannot be removed.
     pub fn forget(&self) -> Outcome {
         for result in [std::fs::remove_file(&self.anchor), std::fs::remove_dir_all(&self.directory)] {
             match result {
@@ -260,7 +262,7 @@ impl VolumeFolder {
     }
 }
 
-/// A path as it is remembered: absolute, without symbolic links where that can be told.
+/// A path in the form that is remembered: absolute and, where possible, without symbolic links.
 pub fn absolute(path: &Path) -> PathBuf {
     let parent_and_name = || {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -269,10 +271,10 @@ pub fn absolute(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(parent_and_name).unwrap_or_else(|| path.to_owned())
 }
 
-/// Replaces a file by one with these bytes, whole or not at all, and durably.
+/// Replaces a file by one with these bytes, atomically and durably.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn replace(path: &Path, bytes: &[u8]) -> Outcome {
     holdfast_durable::replace(path, bytes, holdfast_durable::PRIVATE)
         .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))
@@ -281,7 +283,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Outcome {
 /// Makes the names in the directory of `path` durable.
 ///
 /// # Errors
-/// It cannot be done.
+/// The directory cannot be synced.
 pub fn sync_parent(path: &Path) -> Outcome {
     holdfast_durable::sync_parent(path)
         .map_err(|error| Failure::new(Exit::Io, format!("the directory of {}: {error}", path.display())))

@@ -1,4 +1,4 @@
-//! Disks and logs: opened so that nobody else uses them meanwhile.
+//! Opens disks and logs so that no other program can use them meanwhile.
 
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::device::{Device, FileDevice};
@@ -12,24 +12,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a lock of a device is waited for.
+/// How often locking a device is tried.
 const LOCK_ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Blocks that recovery may write in memory: 256 MiB.
+/// Most blocks that recovery may write in memory: 256 MiB.
 const UNTOUCHED_BLOCKS_MAX: usize = 65_536;
 
-/// A file or a block device that nobody else uses.
+/// A file or block device that no other program uses.
 pub struct Medium {
-    /// To read and write.
+    /// For reading and writing.
     pub device: Arc<dyn Device>,
-    /// Where it is, without symbolic links.
+    /// The path without symbolic links.
     pub path: PathBuf,
     /// Whether it is a block device.
     pub is_block_device: bool,
     identity: Identity,
 }
 
-/// Tells whether two paths mean the same thing.
+/// Identifies a file or device, whatever its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Identity {
     File(u64, u64),
@@ -63,8 +63,8 @@ fn must_be_storage(path: &Path, metadata: &Metadata) -> Outcome {
 }
 
 impl Medium {
-    /// Opens it for ourselves alone: a block device that is mounted or otherwise in use, a file that another of us has, or
-    /// that is behind a loop device, is refused.
+    /// Opens it exclusively. Refuses a block device that is mounted or otherwise in use, and a file that
+    /// another Holdfast process has open or that is behind a loop device.
     ///
     /// # Errors
     /// [`Exit::NoInput`], [`Exit::NotAllowed`], [`Exit::InUse`].
@@ -72,7 +72,7 @@ impl Medium {
         Medium::open_with(path, File::options().read(true).write(true))
     }
 
-    /// Opens a file or device for reading only, which may be on a file system that takes no changes.
+    /// Opens a file or device for reading only; it may be on a read-only file system.
     ///
     /// # Errors
     /// As [`Medium::open`].
@@ -96,7 +96,7 @@ impl Medium {
             io::ErrorKind::ResourceBusy => in_use(": it is mounted, or a program or another device has it"),
             _ => failed(&path, &error),
         })?;
-        // Whoever looks at new devices for the system locks them for a moment.
+        // Programs that probe new devices for the system lock them for a moment.
         let attempts = if is_block_device { LOCK_ATTEMPTS } else { 1 };
         for attempt in 1..=attempts {
             match file.try_lock() {
@@ -114,18 +114,18 @@ impl Medium {
         Ok(Medium { device: Arc::new(device), path, is_block_device, identity })
     }
 
-    /// Whether both are the same thing.
+    /// Whether both are the same file or device.
     pub fn is_same(&self, other: &Medium) -> bool {
         self.identity == other.identity
     }
 }
 
-/// Opens something for a look, while others may use it.
+/// Opens a file or device for reading while other programs may use it.
 ///
 /// # Errors
 /// It cannot be read, or is neither a file nor a block device.
 pub fn open_for_reading(path: &Path) -> Outcome<Arc<dyn Device>> {
-    // Before it is opened: opening a pipe waits.
+    // The type is checked before opening, because opening a pipe waits.
     let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
     must_be_storage(path, &metadata)?;
     let file = File::open(path).map_err(|error| failed(path, &error))?;
@@ -146,7 +146,8 @@ pub fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
 }
 
 fn behind_loop_device(path: &Path, wanted: Identity) -> Option<PathBuf> {
-    // Only files of the same name are looked at: one on a file system that does not answer would hold us up.
+    // Only files of the same name are examined: one on a file system that does not answer would block this
+    // process.
     let is_it = |file: &Path| {
         file.file_name() == path.file_name()
             && std::fs::metadata(file).is_ok_and(|metadata| identity(&metadata) == wanted)
@@ -154,15 +155,15 @@ fn behind_loop_device(path: &Path, wanted: Identity) -> Option<PathBuf> {
     loop_devices().into_iter().find(|(_, file)| is_it(file)).map(|(device, _)| device)
 }
 
-/// A device that nothing is written to: what recovery puts back is kept in memory, and read from there. So a volume can be
-/// opened whose disk or log has no room, or must stay as it is.
+/// A device that is never written: what recovery restores is stored in memory, and read from there. So a
+/// volume can be opened even if its disk or log is full or must not change.
 pub struct Untouched {
     device: Arc<dyn Device>,
     written: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl Untouched {
-    /// Puts one over `device`.
+    /// Wraps `device`.
     pub fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(Untouched { device, written: Mutex::default() })
     }
@@ -220,7 +221,7 @@ impl Device for Untouched {
     }
 }
 
-/// The first bytes of another device: for a volume that is to shrink.
+/// The first bytes of another device, for a volume that is to shrink.
 pub struct Part {
     /// The device.
     pub whole: Arc<dyn Device>,

@@ -1,6 +1,7 @@
-//! Memory of a process that serves a disk. While memory is short the kernel writes to disks to get some back, this one
-//! too: if the process waits for memory then, both wait for ever. So what it has stays in memory, what it asks for never
-//! waits for a disk, no limit of somebody else's memory applies to it, and it is not chosen to be killed.
+//! Protects the memory of a process that serves a disk. When memory is short, the kernel writes to disks in
+//! order to free some, also to this one; if the process then waited for memory, both would wait for ever. So
+//! its memory stays resident, its allocations never wait for a disk, no memory limit of another group applies
+//! to it, and it is not chosen to be killed.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Pid, Resource, getpid, getrlimit};
@@ -9,26 +10,26 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What names of groups begin with.
+/// The prefix of the control groups' names.
 const GROUP: &str = "holdfast-volume-";
 
-/// What could be had; root may have all of it.
+/// Which protections could be set up; root may have all of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its memory stays where it is.
+    /// Whether its memory is locked.
     pub locked: bool,
-    /// Its requests for memory do not wait for disks.
+    /// Whether its allocations do not wait for disks.
     pub apart_from_reclaim: bool,
-    /// It is not killed when memory is short.
+    /// Whether it is not killed when memory is short.
     pub spared: bool,
-    /// A control group of its own.
+    /// The control group of its own, if it has one.
     pub cgroup: Option<PathBuf>,
 }
 
-/// Prepares this process, before it has threads: they inherit it.
+/// Prepares this process. To be called before it has threads, which inherit the settings.
 pub fn prepare(name: &str) -> Memory {
     let may = |what| capabilities(None).is_ok_and(|sets| sets.effective.contains(what));
-    // Below a limit, memory asked for later would be refused.
+    // With a limit on locked memory, later allocations would fail.
     let unlimited = getrlimit(Resource::Memlock).current.is_none();
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     let memory = Memory {
@@ -48,9 +49,9 @@ pub fn prepare(name: &str) -> Memory {
     memory
 }
 
-/// Leaves whatever group this process was started in, whose limit would be its own.
+/// Moves this process out of the control group in which it was started, whose limit would apply to it.
 fn own_cgroup(name: &str) -> Option<PathBuf> {
-    // A service has one already.
+    // A service has a group of its own already.
     if std::env::var_os("INVOCATION_ID").is_some() && std::env::var_os("NOTIFY_SOCKET").is_some() {
         return None;
     }
@@ -58,14 +59,14 @@ fn own_cgroup(name: &str) -> Option<PathBuf> {
         .into_iter()
         .map(Path::new)
         .find(|root| root.join("cgroup.procs").exists())?;
-    // What processes that were killed left behind; a group in use stays.
+    // Removes groups that killed processes left behind; a group in use cannot be removed.
     for left in fs::read_dir(root).ok()?.flatten() {
         if left.file_name().to_string_lossy().starts_with(GROUP) {
             let _ = fs::remove_dir(left.path());
         }
     }
     let group = root.join(format!("{GROUP}{name}"));
-    // Again, should another process just be tidying up like that.
+    // Repeated in case another process removes the empty group at this moment.
     (0..3).find_map(|_| {
         let _ = fs::create_dir(&group);
         join(&group, getpid()).then(|| group.clone())
@@ -77,7 +78,7 @@ fn join(group: &Path, process: Pid) -> bool {
 }
 
 impl Memory {
-    /// Takes the group away, as the process ends.
+    /// Removes the group when the process ends.
     pub fn end(&self) {
         if let Some(group) = &self.cgroup
             && let Some(parent) = group.parent()

@@ -1,4 +1,5 @@
-//! The daemon that has a protected volume attached: it offers the volume as a disk, keeps its anchor, scrubs and repairs it.
+//! The daemon that has a protected volume attached: it exports the volume as a disk, stores its anchor,
+//! scrubs and repairs it.
 
 pub mod anchor;
 pub mod asking;

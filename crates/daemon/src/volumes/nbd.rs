@@ -1,4 +1,4 @@
-//! Volumes offered to clients of Network Block Devices.
+//! Volumes exported to clients of Network Block Devices (NBD).
 
 use super::export_report::ExportReport;
 use super::served::Served;
@@ -10,17 +10,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long it takes at most until it is noticed that a client has just gone, or that what was just unmounted is let go of.
+/// How long it may take to notice that a client has just disconnected, or that a device was released after
+/// unmounting.
 pub(super) const GOING: Duration = Duration::from_secs(2);
 
-/// A server of NBD.
+/// An NBD server.
 pub struct Nbd {
     server: Mutex<Option<Server>>,
     address: Address,
 }
 
 impl Nbd {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn begin(address: &Address, disk: Arc<Served>, source: &str) -> Outcome<Nbd> {
         let (name, description) = ("volume".to_owned(), source.to_owned());
         let is_read_only = disk.is_read_only();
@@ -34,12 +35,12 @@ impl Nbd {
         Ok(Nbd { server: Mutex::new(Some(server)), address })
     }
 
-    /// What there is.
+    /// A report for people.
     pub fn report(&self) -> ExportReport {
         ExportReport { kind: "nbd".to_owned(), directory: PathBuf::new(), path: self.address.uri().into() }
     }
 
-    /// Hangs up on everybody, or refuses to.
+    /// Ends all connections; or refuses if there are any and `manner` is [`UnmountMode::Gently`].
     pub fn end(&self, manner: UnmountMode) -> Outcome {
         let mut server = self.server.lock();
         let connections = || server.as_ref().map_or(0, Server::connections);

@@ -1,4 +1,4 @@
-//! Opening a volume that is not attached: which log, which key, which anchor.
+//! Opening a volume that is not attached: finds its log, key and anchor.
 
 use super::anchor::{self, AnchorStore};
 use super::folders::{VolumeFolder, VolumeFolders, VolumeRecord, absolute};
@@ -13,37 +13,37 @@ use holdfast_log::ring::Anchor;
 use holdfast_volume::{Header, Report, Volume};
 use std::path::{Path, PathBuf};
 
-/// Which volume is to be opened, and how, as far as it is said.
+/// The volume to open, as given on the command line.
 #[derive(Clone, Debug)]
 pub struct Opening {
     /// The disk or image.
     pub device: PathBuf,
-    /// Its log; `None`: as this machine remembers it.
+    /// Its log; `None`: the remembered one.
     pub log: Option<PathBuf>,
-    /// Its key file; `None`: as this machine remembers it.
+    /// Its key file; `None`: the remembered one.
     pub key: Option<PathBuf>,
-    /// The file of its anchor; `None`: in the state directory, or as given before.
+    /// The file of its anchor; `None`: the one given before, or the one in the state directory.
     pub anchor: Option<PathBuf>,
     /// Whether the anchor is bound to a counter of this machine's TPM.
     pub tpm: bool,
 }
 
-/// What is meant by the command line and by what this machine remembers.
+/// A volume as determined by the command line and by what this machine remembers.
 pub struct Meant {
-    /// Where things are kept.
+    /// The paths of the volume's files on this machine.
     pub folder: VolumeFolder,
     /// Disk, log and key file.
     pub record: VolumeRecord,
     /// The secret.
     pub secret: Secret,
-    /// Where the anchor is.
+    /// The store of the anchor.
     pub anchor: AnchorStore,
 }
 
-/// Finds out what is meant, and reads the key.
+/// Determines which volume is meant, and reads its key.
 ///
 /// # Errors
-/// Log or key are neither named nor known; the key is not the log's.
+/// Log or key are neither given nor remembered, or the key does not belong to the log.
 pub fn meant(opening: &Opening, directories: &Directories) -> Outcome<Meant> {
     let places = VolumeFolders::new(directories)?;
     let mut known = places.on_disk(&opening.device);
@@ -51,7 +51,8 @@ pub fn meant(opening: &Opening, directories: &Directories) -> Outcome<Meant> {
         known.retain(|(_, about)| about.log == absolute(log));
     }
     if known.len() > 1 {
-        // A move to another log that was interrupted at its end leaves two; one of them is in its place.
+        // A move to another log that was interrupted at its end leaves two volumes; only one of them is in
+        // place.
         known.retain(|(place, about)| {
             let device = media::open_for_reading(&about.log);
             device.is_ok_and(|device| Header::claimed_volume(&*device) == Some(place.volume))
@@ -86,7 +87,7 @@ pub fn meant(opening: &Opening, directories: &Directories) -> Outcome<Meant> {
     Ok(Meant { folder: place, record: about, secret, anchor })
 }
 
-/// The volume whose log this is, by its header under this key.
+/// The ID of the volume that a log belongs to, from its header, verified with this key.
 fn verified_name(log: &Path, secret: &Secret) -> Outcome<[u8; 16]> {
     let device = media::open_for_reading(log)?;
     let Some(claimed) = Header::claimed_volume(&*device) else {
@@ -96,10 +97,10 @@ fn verified_name(log: &Path, secret: &Secret) -> Outcome<[u8; 16]> {
     Ok(Header::read(&*device, &secret.of(&claimed))?.volume)
 }
 
-/// What is known of how new a volume is: its anchor, or one in the usual place if that is newer and no TPM counts.
+/// The known anchor of a volume: its own, or the one in the usual place if that is newer and no TPM is used.
 ///
 /// # Errors
-/// Nothing is, and that is not accepted.
+/// There is no anchor, and `freshness_unknown` does not allow that.
 pub fn known_anchor(
     place: &VolumeFolder,
     kept: &AnchorStore,
@@ -121,14 +122,14 @@ pub fn known_anchor(
     Ok(known)
 }
 
-/// The anchor is in `file` now: one in the usual place, which nobody would keep, is removed.
+/// Removes the anchor in the usual place if `file` is used instead, because nothing would update it.
 pub fn keep_one_anchor(place: &VolumeFolder, file: &Path) {
     if *file != place.anchor {
         let _ = std::fs::remove_file(&place.anchor);
     }
 }
 
-/// Random bytes for a new epoch of a log.
+/// Makes random bytes for a new epoch of a log.
 ///
 /// # Errors
 /// The system has none.
@@ -138,7 +139,7 @@ pub fn salt() -> Outcome<[u8; 16]> {
     Ok(salt)
 }
 
-/// Tells the log what recovery found.
+/// Writes to the program's log what recovery found.
 pub fn tell(report: &Report) {
     let Report { records, examined, replayed, refused } = report;
     if *examined + *replayed > 0 {
@@ -149,11 +150,11 @@ pub fn tell(report: &Report) {
     }
 }
 
-/// A volume that this command has to itself.
+/// A volume that this command uses exclusively.
 pub struct Opened {
-    /// It.
+    /// The volume.
     pub volume: Volume,
-    /// What opening did.
+    /// The result of recovery.
     pub report: Report,
     /// Its disk.
     pub disk: Medium,
@@ -163,10 +164,10 @@ pub struct Opened {
 }
 
 impl Meant {
-    /// Opens it for this command alone.
+    /// Opens the volume for this command exclusively.
     ///
     /// # Errors
-    /// It is in use; as [`Volume::open`].
+    /// The volume is in use; otherwise as for [`Volume::open`].
     pub fn open(&self, freshness_unknown: bool) -> Outcome<Opened> {
         let lock = self.folder.lock()?;
         let disk = Medium::open(&self.record.disk)?;

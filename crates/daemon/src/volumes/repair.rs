@@ -1,4 +1,4 @@
-//! Mending bad blocks of a volume in use from a copy of the disk, which need not be trusted.
+//! Repairs bad blocks of a volume in use from a copy of the disk, which need not be trusted.
 
 use super::media;
 use holdfast_failure::Outcome;
@@ -6,16 +6,16 @@ use holdfast_volume::{BLOCK_BYTES, Volume};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What came of a repair.
+/// The result of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Repaired {
-    /// Blocks that are good again.
+    /// Numbers of blocks that are good again.
     pub repaired: Vec<u64>,
-    /// Those of which the copy has something else than what was written last.
+    /// Numbers of blocks for which the copy lacks the content that was written last.
     pub left: Vec<u64>,
 }
 
-/// Mends the blocks that are known to be bad.
+/// Repairs the blocks that were found to be bad.
 ///
 /// # Errors
 /// The copy cannot be opened, or the volume fails.
@@ -25,7 +25,7 @@ pub fn mend(volume: &Volume, from: &Path) -> Outcome<Repaired> {
     let mut bytes = [0; BLOCK_BYTES];
     for bad in volume.bad_blocks() {
         let offset = bad.number * BLOCK_BYTES as u64;
-        // A copy may be shorter, or bad in the same place.
+        // The copy may be shorter, or bad at the same position.
         let is_read = replica.read_at(offset, &mut bytes).is_ok();
         if is_read && volume.repair(bad.number, &bytes)? {
             tracing::info!(block = bad.number, "mended from a copy");

@@ -1,4 +1,4 @@
-//! What the daemon that has a volume attached can be asked, and what it replies.
+//! The requests to the daemon that has a volume attached, and its replies.
 
 use super::repair::Repaired;
 use super::scrub::Progress;
@@ -8,18 +8,19 @@ use holdfast_failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Say how things are.
+/// Report the volume's status.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status;
 
-/// Write everything and end. The reply is what failed at that, if it ended nevertheless.
+/// Write everything and end. The reply is a failure to write everything, if the volume was detached
+/// nevertheless.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Detach;
 
 /// Read and verify every block, in the background.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scrub {
-    /// MiB a second; 0: as fast as it goes.
+    /// MiB a second; 0: no limit.
     pub rate_mib: u64,
     /// Whether to begin at the first block, rather than where the last scrub was stopped.
     pub from_start: bool,
@@ -29,7 +30,7 @@ pub struct Scrub {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StopScrub;
 
-/// Mend bad blocks from a copy of the disk.
+/// Repair bad blocks from a copy of the disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Repair {
     /// The copy.

@@ -1,4 +1,4 @@
-//! Scrubbing a volume in use: every block is read and verified, at a pace that leaves others room.
+//! Scrubs a volume in use: reads and verifies every block, at a pace that leaves room for programs.
 
 use super::folders::VolumeFolder;
 use crate::time;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Blocks read at once.
+/// Blocks that are read at once.
 const RUN_BLOCKS: u64 = 256;
-/// Runs after which the place is remembered.
+/// The position is stored after so many runs.
 const REMEMBER_RUNS: u64 = 256;
 const FILE: &str = "scrub.json";
 
-/// How far a scrub is.
+/// The progress of a scrub.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Progress {
     /// Whether it is under way.
     pub running: bool,
-    /// Blocks before this one are done.
+    /// All blocks before this one are done.
     pub next_block: u64,
     /// Blocks of the volume.
     pub blocks: u64,
@@ -28,14 +28,14 @@ pub struct Progress {
     pub bad: u64,
     /// When it began, in nanoseconds since 1970.
     pub begun_ns: i64,
-    /// When it came to the end.
+    /// When it was finished, in nanoseconds since 1970.
     pub ended_ns: Option<i64>,
-    /// Why it could not go on.
+    /// Why it could not be continued.
     pub failed: Option<String>,
 }
 
 impl Progress {
-    /// The last one of a volume that is not attached.
+    /// The progress of the last scrub of a volume that is not attached.
     pub fn remembered(place: &VolumeFolder) -> Option<Progress> {
         place.read(FILE).map(|progress: Progress| Progress { running: false, ..progress })
     }
@@ -55,21 +55,21 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// For a volume that is in use.
+    /// A scrubber for a volume that is in use.
     pub fn new(volume: Arc<Volume>, place: VolumeFolder) -> Arc<Scrubber> {
         let state = State { progress: Progress::remembered(&place), stopping: false };
         Arc::new(Scrubber { volume, place, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// How far it is.
+    /// The progress of the present or last scrub.
     pub fn progress(&self) -> Option<Progress> {
         self.state.lock().progress.clone()
     }
 
-    /// Begins one, or goes on with one that was stopped; if one is under way, that is it.
+    /// Starts a scrub, or continues a stopped one. If one is under way, returns its progress.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// No thread can be started.
     pub fn start(self: &Arc<Scrubber>, rate_mib: u64, from_start: bool) -> Outcome<Progress> {
         let mut state = self.state.lock();
         if let Some(running) = state.progress.as_ref().filter(|progress| progress.running) {
@@ -102,7 +102,7 @@ impl Scrubber {
         Ok(progress)
     }
 
-    /// Stops one that is under way, and waits until it has.
+    /// Stops the scrub that is under way, and waits until it has ended.
     pub fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -155,7 +155,7 @@ impl Scrubber {
         self.remember();
     }
 
-    /// Waits as the pace asks; whether to stop.
+    /// Waits as long as the pace demands. Returns whether to stop.
     fn rest(&self, start: Instant, done: u64, rate_mib: u64) -> bool {
         let mut state = self.state.lock();
         if rate_mib > 0 {

@@ -6,14 +6,14 @@ use holdfast_volume::VolumeKey;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// What such a line begins with.
+/// The beginning of such a line.
 const KIND: &str = "holdfast-volume-key-1 ";
 
 /// The operator's secret.
 pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
-    /// Wraps one that came by another way.
+    /// Wraps a secret that did not come from a file.
     pub fn new(bytes: [u8; 32]) -> Secret {
         Secret(Zeroizing::new(bytes))
     }
@@ -31,7 +31,7 @@ impl Secret {
     /// Reads a key file.
     ///
     /// # Errors
-    /// Missing, readable by others, or something else.
+    /// The file is missing, readable by others, or not a key file.
     pub fn read(path: &Path) -> Outcome<Secret> {
         let text = keys::read_secret(path)?;
         let no_key = || {
@@ -47,7 +47,7 @@ impl Secret {
     /// Reads a key file, or makes one.
     ///
     /// # Errors
-    /// As [`Secret::read`]; it cannot be made.
+    /// As for [`Secret::read`]; also if the file cannot be created.
     pub fn read_or_make(path: &Path) -> Outcome<(Secret, Option<NewKey>)> {
         if path.exists() {
             return Ok((Secret::read(path)?, None));
@@ -60,12 +60,13 @@ impl Secret {
     }
 }
 
-/// A key file that was made just now. It goes again unless it is kept, which it must be as soon as anything is under it:
-/// a command that is refused leaves no key behind of which nobody knows what it is for.
+/// A new key file. It is removed again when dropped, unless [`NewKey::keep`] is called, which must be done as
+/// soon as anything depends on the key. So a command that fails leaves no key behind whose purpose nobody
+/// remembers.
 pub struct NewKey(PathBuf);
 
 impl NewKey {
-    /// Something is under it now.
+    /// Keeps the file, because something depends on the key now.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -87,7 +88,7 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Fills `bytes` from exactly as many hexadecimal digits; `None` if they are not.
+/// Fills `bytes` from exactly as many hexadecimal digits; `None` if the text is anything else.
 pub fn decode_hex(text: &str, bytes: &mut [u8]) -> Option<()> {
     if text.len() != bytes.len() * 2 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -103,7 +104,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    /// A key that was made is read again, is nobody else's, and nothing else passes for one.
+    /// Proves: a key that was made can be read back, two keys differ, and other files are not accepted as
+    /// keys.
     #[test]
     fn key_files() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! A volume as a disk for whoever it is offered to.
+//! Serves a volume as a disk to the programs that it is exported to.
 
 use holdfast_fuse::device_file::Disk;
 use holdfast_volume::{Volume, VolumeError};
@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Failures of the medium that are logged one by one; a disk that is gone would fill the log.
+/// How many failures of the medium are logged: a disk that is gone would fill the log.
 const TOLD_MAX: u64 = 100;
 
-/// A volume with what is known of the requests that it serves.
+/// A volume, with the requests that it serves.
 pub struct Served {
     volume: Arc<Volume>,
     changes: Changes,
@@ -35,13 +35,13 @@ impl Drop for Request<'_> {
 }
 
 impl Served {
-    /// Offers `volume`.
+    /// Serves `volume` for reading and writing.
     pub fn new(volume: Arc<Volume>) -> Served {
         let (begun, ended, told) = Default::default();
         Served { volume, changes: Changes::Taken, begun, ended, told }
     }
 
-    /// Offers `volume` to be read.
+    /// Serves `volume` for reading only.
     pub fn read_only(volume: Arc<Volume>) -> Served {
         Served { changes: Changes::Refused, ..Served::new(volume) }
     }
@@ -60,7 +60,7 @@ impl Served {
 
     /// How many requests have begun, and how many of them have ended.
     pub fn requests(&self) -> (u64, u64) {
-        // In this order: what has ended has begun.
+        // Read in this order, the second number never exceeds the first.
         let ended = self.ended.load(SeqCst);
         (self.begun.load(SeqCst), ended)
     }
@@ -71,13 +71,13 @@ impl Served {
     }
 
     fn errno(&self, error: &VolumeError) -> io::Error {
-        // The volume has told of bad blocks and of its end itself.
+        // The volume itself has logged bad blocks and the end of its service.
         let is_told = matches!(error, VolumeError::BadBlock { .. } | VolumeError::Stopped(_));
         if !is_told && self.told.fetch_add(1, SeqCst) < TOLD_MAX {
             tracing::error!(%error, "a request failed");
         }
         match error {
-            // EIO, with its place for those who can tell of it.
+            // EIO for programs; the error says which block, for exports that can report it.
             VolumeError::BadBlock { .. } => io::Error::other(error.clone()),
             VolumeError::Range { .. } => rustix::io::Errno::INVAL.into(),
             _ => rustix::io::Errno::IO.into(),

@@ -1,5 +1,5 @@
-//! The process that has a volume attached: it opens it, offers it, keeps its anchor, obeys the control socket, and ends
-//! when it is detached.
+//! The process that attaches a volume: it opens the volume, exports it, stores its anchor, answers the
+//! control socket, and ends when the volume is detached.
 
 use super::anchor::AnchorStatus;
 use super::anchor::{AnchorStore, Keeper};
@@ -29,35 +29,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroize;
 
-/// How long programs that use a volume keep it attached after the process was told to end.
+/// After the process was asked to end, the volume stays attached for so long if programs still use it.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
-/// How often it is looked whether a checkpoint was made.
+/// How often it checks whether a checkpoint was made.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the answer to the last order may take on its way.
+/// How long it waits for the reply to the last request to be delivered.
 const ANSWER_WAIT: Duration = Duration::from_millis(200);
 
-/// All that the process needs to know. It travels through a pipe, since the secret is in it.
+/// Everything that the process needs. It is passed through a pipe, because it contains the secret.
 #[derive(Serialize, Deserialize)]
 pub struct Job {
-    /// Where things are kept.
+    /// The paths of the volume's files on this machine.
     pub folder: VolumeFolder,
-    /// What it is about.
+    /// What this machine remembers of the volume.
     pub record: VolumeRecord,
-    /// The secret.
+    /// The secret of the volume's key file.
     pub secret: [u8; 32],
     /// The file of the anchor.
     pub anchor: PathBuf,
-    /// Whether it is written at every flush.
+    /// Whether the anchor is written at every flush.
     pub anchor_every_flush: bool,
-    /// Whether a volume without an anchor is attached.
+    /// Whether a volume without an anchor may be attached.
     pub freshness_unknown: bool,
-    /// Whether nothing is changed, anywhere.
+    /// Whether neither disk, log nor anchor may be changed.
     pub read_only: bool,
-    /// How it is offered.
+    /// How the volume is exported.
     pub export: Export,
-    /// Whether the mount point was made for it, and goes with it.
+    /// Whether the mount point was created for this volume, and is removed with it.
     pub is_default_directory: bool,
-    /// When the watchdog ends requests that do not get on; 0: never.
+    /// Seconds after which the watchdog ends requests that make no progress; 0: never.
     pub watchdog_seconds: u64,
 }
 
@@ -69,15 +69,15 @@ impl Drop for Job {
 
 #[derive(Default)]
 struct State {
-    /// Nobody can use it any more.
+    /// Whether the export has ended, so that no program can use the volume any more.
     unused: bool,
-    /// Told to end by a signal.
+    /// Whether a signal has asked the process to end.
     hurried: bool,
-    /// The volume was closed, and how.
+    /// The outcome of closing, once the volume is closed.
     closed: Option<Outcome>,
 }
 
-/// A volume that is attached.
+/// An attached volume.
 struct Service {
     job: Job,
     volume: Arc<Volume>,
@@ -88,12 +88,12 @@ struct Service {
     memory: Memory,
     since_ns: i64,
     state: Arc<(Mutex<State>, Condvar)>,
-    /// One ending at a time.
+    /// Held while the volume is being closed.
     ending: Mutex<()>,
     _lock: FileLock,
 }
 
-/// Serves until the end, logging to the volume's log file; tells the waiting command how the start went.
+/// Serves until the end, logging to the volume's log file; reports to the waiting command whether it started.
 pub fn run_in_background() -> Outcome {
     let job: Job = background::take_over()?;
     let log = background::log_path(&job.folder.directory);
@@ -103,7 +103,7 @@ pub fn run_in_background() -> Outcome {
     background::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
     match started {
         Ok(service) => service.serve(),
-        // It was reported to whoever waited.
+        // The failure was reported to the waiting command.
         Err(_) => Ok(()),
     }
 }
@@ -116,7 +116,7 @@ pub fn run_in_foreground(job: Job) -> Outcome {
     service.serve()
 }
 
-/// Tells systemd that the volume is there, for units that wait for it.
+/// Reports to systemd that the volume is attached, for units that wait for it.
 fn tell_service_manager() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::ffi::OsStrExt;
@@ -134,9 +134,9 @@ fn tell_service_manager() {
 
 impl Service {
     fn start(job: Job) -> Outcome<Arc<Service>> {
-        // Before what is only for this process.
+        // The watcher is started before the settings that are only for this process.
         let watcher = Watcher::start();
-        // Before anything else: threads inherit it.
+        // Memory is prepared before threads start, because they inherit it.
         let memory = memory::prepare(&job.folder.name());
         let started = Service::begin(job, memory.clone(), watcher);
         if started.is_err() {
@@ -164,7 +164,7 @@ impl Service {
         let mut about = job.record.clone();
         (about.size_bytes, about.protected) = (volume.size_bytes(), true);
         let (keeper, served) = if job.read_only {
-            // What detaches it looks there; without room it is found if it was known before.
+            // `detach` finds the volume by this record. If it cannot be written, an earlier one still serves.
             if let Err(failure) = job.folder.remember(&about) {
                 tracing::warn!(error = failure.message, "what was known of the volume stays");
             }
@@ -225,7 +225,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Serves until it is detached or a signal says so.
+    /// Serves until the volume is detached or a signal ends it.
     fn serve(self: Arc<Service>) -> Outcome {
         let hurry = {
             let state = Arc::clone(&self.state);
@@ -268,7 +268,7 @@ impl Service {
         outcome
     }
 
-    /// Ends after a signal, or when the mount was ended by others: gently for a while, then anyhow.
+    /// Ends after a signal, or after the mount was ended from outside: gently for a while, then by force.
     fn leave(&self) -> Outcome {
         let start = std::time::Instant::now();
         while start.elapsed() < LEAVE_WAIT {
@@ -281,7 +281,7 @@ impl Service {
         self.end(UnmountMode::Lazily)
     }
 
-    /// Takes it off the offer and closes it. [`Exit::InUse`]: nothing was changed.
+    /// Ends the export and closes the volume. [`Exit::InUse`]: nothing was changed.
     fn end(&self, manner: UnmountMode) -> Outcome {
         let _one = self.ending.lock();
         if let Some(outcome) = &self.state.0.lock().closed {

@@ -1,4 +1,4 @@
-//! How a volume stands, attached or not.
+//! The status of a volume, attached or not.
 
 use super::anchor::AnchorStatus;
 use super::export_report::ExportReport;
@@ -7,7 +7,7 @@ use super::{scrub, secret};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// How a volume is.
+/// The status of a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeStatus {
     /// Its ID.
@@ -18,13 +18,13 @@ pub struct VolumeStatus {
     pub log: PathBuf,
     /// Its key file.
     pub key: PathBuf,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
-    /// Whether all of the disk is taken over.
+    /// Whether all of the disk has been taken over: every block was hashed.
     pub protected: bool,
-    /// How it is on offer.
+    /// The export, if it is attached.
     pub attached: Option<Attached>,
-    /// How new it is known to be.
+    /// The status of its anchor.
     pub anchor: AnchorStatus,
     /// Its last scrub, or the one under way.
     pub scrub: Option<scrub::Progress>,
@@ -33,32 +33,32 @@ pub struct VolumeStatus {
 /// A volume in use.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Attached {
-    /// How it is on offer.
+    /// How it is exported.
     pub export: ExportReport,
-    /// The process.
+    /// The process id of its daemon.
     pub process: u32,
-    /// Since when, in nanoseconds since 1970.
+    /// When it was attached, in nanoseconds since 1970.
     pub since_ns: i64,
-    /// Why nothing more is accepted, if so.
+    /// Why it accepts no more requests; `None`: it does.
     pub stopped: Option<String>,
-    /// Whether nothing is changed.
+    /// Whether it is read-only.
     #[serde(default)]
     pub read_only: bool,
     /// Bytes of the log's circular part.
     pub log_bytes: u64,
-    /// Those of them in use.
+    /// How many of them are in use.
     pub log_used_bytes: u64,
-    /// What opening did.
+    /// The result of recovery when it was opened.
     pub recovery: Recovery,
-    /// What was done since.
+    /// What was done since it was attached.
     pub activity: Activity,
     /// Blocks that are refused; at most 1000.
     pub bad_blocks: Vec<BadBlock>,
-    /// Whether the process is safe from a shortage of memory.
+    /// How far the process is protected from a shortage of memory.
     pub memory: Memory,
 }
 
-/// What opening did.
+/// The result of recovery.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     /// Records of the log that were read.
@@ -93,9 +93,9 @@ pub struct Activity {
     pub verified: u64,
     /// Blocks hashed.
     pub hashed: u64,
-    /// Blocks refused.
+    /// Blocks whose content was refused.
     pub refused: u64,
-    /// Flushes asked for.
+    /// Flushes that programs requested.
     pub flushes: u64,
     /// Flushes of the disk.
     pub disk_flushes: u64,
@@ -110,13 +110,13 @@ pub struct Activity {
 /// A bad block.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BadBlock {
-    /// Which, counted in 4 KiB.
+    /// Its number, in blocks of 4 KiB.
     pub block: u64,
-    /// Where it begins.
+    /// The offset of its first byte.
     pub byte: u64,
-    /// The tag of what was written, if it is known.
+    /// The tag of the content that was written, if it is known.
     pub expected: Option<String>,
-    /// The tag of what is there.
+    /// The tag of the content that was read.
     pub found: String,
 }
 

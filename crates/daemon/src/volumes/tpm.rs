@@ -1,14 +1,15 @@
-//! A counter in a TPM 2, which goes up and never back, whoever has the machine's disks. Through the programs of
-//! tpm2-tools, so that nothing of it is linked; which TPM is meant they know (`TPM2TOOLS_TCTI`, else the machine's own).
+//! A counter in a TPM 2. It only goes up, even for an attacker who has the machine's disks. It is used
+//! through the programs of tpm2-tools, so that no library is linked; they choose the TPM (`TPM2TOOLS_TCTI`,
+//! else the machine's own).
 
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::process::{Command, Stdio};
 
-/// Where owners of TPMs have their counters (TCG, registry of reserved handles).
+/// The first index that owners of TPMs may use for counters (TCG, registry of reserved handles).
 const OWNERS: u32 = 0x0180_0000;
-/// How many places there are.
+/// The number of such indexes.
 const PLACES: u32 = 1 << 22;
-/// The owner reads it and counts; a failure locks nobody out; it is a counter.
+/// The owner may read and increment it; failures do not lock anybody out; it is a counter.
 const ATTRIBUTES: &str = "ownerread|ownerwrite|no_da|nt=1";
 
 /// The counter of one volume.
@@ -18,28 +19,28 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// That of the volume of this name.
+    /// The counter of the volume with this ID.
     pub fn of(volume: &[u8; 16]) -> Counter {
         let name = u32::from_le_bytes(volume[..4].try_into().expect("4 of 16 bytes"));
         Counter { index: OWNERS | (name % PLACES) }
     }
 
-    /// Its place in the TPM, for people.
+    /// Its index in the TPM, for people.
     pub fn place(self) -> String {
         format!("{:#010x}", self.index)
     }
 
-    /// Whether the TPM has it.
+    /// Whether the counter exists in the TPM.
     ///
     /// # Errors
-    /// There is no TPM, or no tpm2-tools.
+    /// There is no TPM, or tpm2-tools are not installed.
     pub fn exists(self) -> Outcome<bool> {
         let listed = String::from_utf8_lossy(&run("tpm2_getcap", &["handles-nv-index"])?).to_lowercase();
         let place = format!("{:x}", self.index);
         Ok(listed.lines().any(|line| line.trim().trim_start_matches("- 0x").trim_start_matches('0') == place))
     }
 
-    /// Makes it. It begins above all that counters of this TPM ever were.
+    /// Creates the counter. Its first value is higher than that of any earlier counter of this TPM.
     ///
     /// # Errors
     /// The TPM refuses.
@@ -48,7 +49,7 @@ impl Counter {
         self.increment()
     }
 
-    /// How far it is.
+    /// The value of the counter.
     ///
     /// # Errors
     /// The TPM refuses.
@@ -60,7 +61,7 @@ impl Counter {
         Ok(u64::from_be_bytes(bytes))
     }
 
-    /// Counts one more.
+    /// Increments the counter.
     ///
     /// # Errors
     /// The TPM refuses.
@@ -68,7 +69,7 @@ impl Counter {
         run("tpm2_nvincrement", &[&self.place(), "-C", "o"]).map(drop)
     }
 
-    /// Gives its place back.
+    /// Removes the counter.
     ///
     /// # Errors
     /// The TPM refuses.

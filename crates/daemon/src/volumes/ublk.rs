@@ -1,4 +1,4 @@
-//! Volumes offered as ublk devices of this machine.
+//! Volumes exported as ublk devices of this machine.
 
 use super::export_report::ExportReport;
 use super::nbd::GOING;
@@ -18,7 +18,7 @@ pub struct Ublk {
 }
 
 impl Ublk {
-    /// Makes it.
+    /// Creates the device.
     pub fn begin(disk: Arc<Served>) -> Outcome<Ublk> {
         let is_read_only = disk.is_read_only();
         let device = Device::start(disk, is_read_only).map_err(|error| match error {
@@ -29,12 +29,12 @@ impl Ublk {
         Ok(Ublk { device: Mutex::new(Some(Box::new(device))), path })
     }
 
-    /// What there is.
+    /// A report for people.
     pub fn report(&self) -> ExportReport {
         ExportReport { kind: "ublk".to_owned(), directory: PathBuf::new(), path: self.path.clone() }
     }
 
-    /// Takes it away, or refuses to.
+    /// Removes the device, or refuses if it is in use.
     pub fn end(&self, manner: UnmountMode) -> Outcome {
         let mut device = self.device.lock();
         let is_busy =

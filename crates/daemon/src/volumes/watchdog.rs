@@ -1,5 +1,6 @@
-//! The watchdog: when requests have not got on at all for a long time, it ends the connection to the kernel, so that
-//! whoever waits gets an error. It ends this connection and no other: its handle is opened once, right after mounting.
+//! The watchdog: when no request has made any progress for a long time, it aborts the connection to the
+//! kernel, so that waiting programs get an error. It can abort this connection only, because the file for
+//! that is opened once, right after mounting.
 
 use super::served::Served;
 use holdfast_volume::Volume;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What tells whether anything gets on.
+/// Counters that change when any request makes progress.
 #[derive(PartialEq, Eq)]
 struct Progress {
     ended: u64,
@@ -21,10 +22,10 @@ struct Progress {
     log: holdfast_log::ring::RingStatistics,
 }
 
-/// Watches the volume mounted at `directory` until it is dropped.
+/// Watches the volume mounted at `directory`, until `served` or `volume` is dropped.
 ///
 /// # Errors
-/// The kernel does not hand out the connection.
+/// The kernel does not give access to the connection.
 pub fn start(served: &Arc<Served>, volume: &Arc<Volume>, directory: &Path, wait: Duration) -> io::Result<()> {
     let abort = connection(directory)?;
     let (served, volume) = (Arc::downgrade(served), Arc::downgrade(volume));
@@ -43,7 +44,7 @@ fn watch(served: &Weak<Served>, volume: &Weak<Volume>, wait: Duration, mut abort
         match &last {
             Some((before, since)) if *before == now && begun > ended => {
                 if since.elapsed() >= wait {
-                    // Nothing before this that may wait for memory or for a disk.
+                    // Nothing before this may wait for memory or for a disk.
                     let aborted = abort.write_all(b"1");
                     tracing::error!(
                         requests = begun - ended,
@@ -58,12 +59,12 @@ fn watch(served: &Weak<Served>, volume: &Weak<Volume>, wait: Duration, mut abort
     }
 }
 
-/// The file that ends the connection behind the mount at `directory`.
+/// The file that aborts the connection of the mount at `directory`.
 fn connection(directory: &Path) -> io::Result<File> {
     let missing = || io::Error::new(io::ErrorKind::NotFound, "it is not in the table of mounts");
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
     let wanted = directory.to_str().ok_or_else(missing)?;
-    // The newest mount there, whose device number is the connection's name.
+    // The newest mount there counts; its device number is the connection's name.
     let number = table.lines().rev().find_map(|line| {
         let mut words = line.split(' ');
         let device = words.nth(2)?;
@@ -77,7 +78,7 @@ fn connection(directory: &Path) -> io::Result<File> {
     match File::options().write(true).open(path) {
         Ok(file) => return Ok(file),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        // That file system is not mounted here: look into it without mounting it.
+        // The control file system is not mounted here, so it is opened without mounting it.
         Err(_) => {}
     }
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -86,12 +87,12 @@ fn connection(directory: &Path) -> io::Result<File> {
     Ok(openat(&root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
-/// A device number as the kernel itself counts.
+/// A device number in the kernel's internal form.
 fn kernel_number(major: u32, minor: u32) -> u32 {
     major << 20 | minor
 }
 
-/// A path as the table of mounts writes it.
+/// Decodes a path from the table of mounts.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

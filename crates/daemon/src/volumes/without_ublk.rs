@@ -1,4 +1,4 @@
-//! In place of `ublk.rs` in a daemon that was built without the feature `ublk`.
+//! Replaces `ublk.rs` in a build without the feature `ublk`.
 
 use super::export_report::ExportReport;
 use super::served::Served;
@@ -6,21 +6,21 @@ use holdfast_failure::{Outcome, built_without};
 use holdfast_fuse::mountpoint::UnmountMode;
 use std::sync::Arc;
 
-/// A ublk device; there is none.
+/// A ublk device, which does not exist in this build.
 pub enum Ublk {}
 
 impl Ublk {
-    /// Makes none.
+    /// Fails, because the feature is missing.
     pub fn begin(_: Arc<Served>) -> Outcome<Ublk> {
         Err(built_without("ublk"))
     }
 
-    /// What there is.
+    /// A report for people.
     pub fn report(&self) -> ExportReport {
         match *self {}
     }
 
-    /// Takes it away.
+    /// Removes the device.
     pub fn end(&self, _: UnmountMode) -> Outcome {
         match *self {}
     }

@@ -1,11 +1,11 @@
-//! Names in addresses and on pages. Names are bytes of any kind: not UTF-8, control characters, markup.
+//! Names in addresses and on pages. A name may be any bytes: not UTF-8, control characters, markup.
 
 use std::fmt::Write;
 
 /// The longest path that is looked up, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Text in which nothing is markup.
+/// Text with all markup escaped.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for one in text.chars() {
@@ -21,8 +21,8 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// A name for people, without escaping for markup. What could change how other text is shown, and what is no text, is
-/// shown by its bytes.
+/// A name for people, not yet escaped for markup. Bytes that are not text, and characters that would change
+/// how other text is displayed, appear as their numbers.
 pub fn display_name(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -42,7 +42,7 @@ fn by_number(text: &mut String, byte: u8) {
     write!(text, "\\x{byte:02x}").expect("memory");
 }
 
-/// Characters that are not seen, or that change the direction of others.
+/// Whether a character is invisible, or changes the direction of others.
 fn hidden(one: char) -> bool {
     one.is_control()
         || matches!(
@@ -52,7 +52,7 @@ fn hidden(one: char) -> bool {
         )
 }
 
-/// The names of a path in an address, decoded; `None` if one of them is none.
+/// The names of a path in an address, decoded; `None` if one of them is not a valid name.
 pub fn names(path: &str) -> Option<Vec<Vec<u8>>> {
     if path.len() > 3 * PATH_BYTES_MAX {
         return None;
@@ -61,7 +61,7 @@ pub fn names(path: &str) -> Option<Vec<Vec<u8>>> {
     names.iter().all(|name| is_name(name)).then_some(names)
 }
 
-/// Whether a directory may have it.
+/// Whether a directory may contain this name.
 pub fn is_name(name: &[u8]) -> bool {
     (1..=255).contains(&name.len())
         && name != b"."
@@ -89,7 +89,7 @@ fn decoded(text: &str) -> Vec<u8> {
     found
 }
 
-/// The value of a field of a query, as forms write it.
+/// The value of a field of a query, encoded as forms do.
 pub fn field(query: &str, name: &str) -> Option<Vec<u8>> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     Some(decoded(&value.replace('+', " ")))
@@ -115,7 +115,8 @@ pub fn encoded_path(path: &[Vec<u8>]) -> String {
 mod tests {
     use super::*;
 
-    /// Names of all kinds go into addresses and come out as they were, and never as something else than one name.
+    /// Proves: names of all kinds can be encoded in addresses and decoded again, and each is decoded as one
+    /// name.
     #[test]
     fn all_names_come_back() {
         let all: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(field("finder=a", "find"), None);
     }
 
-    /// Nothing that people see is markup, moves other text, or hides.
+    /// Proves: no text on a page is markup, moves other text, or hides it.
     #[test]
     fn what_is_shown_is_harmless() {
         assert_eq!(display_name(b"a\x1b[2J\xff"), "a\\x1b[2J\\xff");

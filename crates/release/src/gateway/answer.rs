@@ -1,4 +1,4 @@
-//! From requests to answers.
+//! Answers the requests of browsers.
 
 use super::address::{display_name, encoded, encoded_path, field, is_name, names};
 use super::page::{self, Preview};
@@ -21,15 +21,16 @@ use std::sync::Arc;
 const PAGE_NAMES: usize = 200;
 /// Most changes on a page.
 const CHANGES_MAX: usize = 1000;
-/// Most bytes of a text that are shown.
+/// Most bytes of a text that a page displays.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a file from which its kind is recognised.
 const HEAD_BYTES: usize = 512;
 
-/// What pages may do: nothing but be looked at, and ask for other pages.
+/// What pages are allowed to do: load styles, images and other pages of the gateway, and nothing else.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; \
                            frame-ancestors 'none'";
-/// What files may do, whatever they are: nothing. As a page of its own, a file has no origin that could read another.
+/// What files are allowed to do, whatever they contain: nothing. Opened as a page of its own, a file has no
+/// origin, so it cannot read others.
 const FILE_POLICY: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
 
 const STYLE: &str = include_str!("../../../../web/verify/page/style.css");
@@ -39,8 +40,9 @@ const VERIFIER: &str = include_str!("../../../../web/verify/dist/index.html");
 pub struct GatewayState {
     /// The tree.
     pub view: Arc<dyn View>,
-    /// Names by which browsers may ask for it, besides addresses and `localhost`. A page of another site cannot make a name
-    /// of its own lead here and then read what is shown as if it were its own.
+    /// Names by which browsers may address the gateway, besides IP addresses and `localhost`. Otherwise a
+    /// foreign site could point a name of its own here, and its pages could then read what the gateway
+    /// serves.
     pub hosts: Vec<String>,
 }
 
@@ -53,7 +55,7 @@ pub struct PageRequest {
 }
 
 impl PageRequest {
-    /// The parts of a request that are needed.
+    /// The parts of a request that answers depend on.
     pub fn new(request: &Request<Incoming>) -> PageRequest {
         PageRequest {
             method: request.method().clone(),
@@ -147,7 +149,7 @@ impl GatewayState {
             false => (StatusCode::SERVICE_UNAVAILABLE, BannerStyle::Warn, format!("{name} cannot be shown.")),
         };
         tracing::warn!(name, why = view_error.why, "something cannot be shown");
-        // Nothing green above what is red.
+        // A page with a warning in red must not have a green banner above it.
         let mut about = about.clone();
         about.banners.retain(|banner| banner.mood != BannerStyle::Good || !view_error.is_false);
         html(
@@ -198,7 +200,7 @@ impl GatewayState {
         }
     }
 
-    /// A listing or a search. Empty if another page is meant.
+    /// A listing or a search. Empty if the request is to be redirected to another page.
     fn directory(&self, request: &PageRequest, path: &[Vec<u8>]) -> Result<String, ViewError> {
         if let Some(text) = field(&request.query, "find").filter(|text| !text.is_empty()) {
             if field(&request.query, "how").as_deref() == Some(b"exact") {
@@ -223,7 +225,7 @@ impl GatewayState {
         html(StatusCode::NOT_FOUND, page::page(about, path, &page::message(BannerStyle::Plain, &head, &[])))
     }
 
-    /// Bytes of a file, or a range of them.
+    /// The bytes of a file, or a range of them.
     fn raw(&self, request: &PageRequest, path: &[Vec<u8>]) -> Response<ReplyBody> {
         let about = self.view.about();
         let opened = match self.view.look(path) {
@@ -289,7 +291,7 @@ impl GatewayState {
     }
 }
 
-/// The address of the name that was asked for below a directory.
+/// The address of the exact name that was asked for, below a directory.
 fn exact(request: &PageRequest, path: &[Vec<u8>]) -> String {
     let name = field(&request.query, "find").unwrap_or_default();
     let below: String = name.split(|byte| *byte == b'/').map(|name| format!("/{}", encoded(name))).collect();
@@ -310,7 +312,7 @@ fn preview(opened: &OpenFile) -> Result<Preview, ViewError> {
     })
 }
 
-/// Text in UTF-8, but for a last character that may be cut.
+/// The bytes as text if they are UTF-8; if `is_cut`, the last character may be incomplete.
 fn text_of(bytes: &[u8], is_cut: bool) -> Option<&str> {
     if bytes.contains(&0) {
         return None;
@@ -324,8 +326,9 @@ fn text_of(bytes: &[u8], is_cut: bool) -> Option<&str> {
     }
 }
 
-/// The type of what a browser may show by itself: images that are nothing but images, and text as text. SVG is neither; it
-/// can hold programs. `None` for everything else, which is only downloaded.
+/// The media type of content that browsers may display: formats that hold only an image, and text as plain
+/// text. SVG is not among them, because it can hold programs. `None` for everything else, which can only be
+/// downloaded.
 fn kind_of(head: &[u8], size: u64) -> Option<&'static str> {
     let at = |from: usize, text: &[u8]| head.get(from..from + text.len()) == Some(text);
     match () {
@@ -339,7 +342,7 @@ fn kind_of(head: &[u8], size: u64) -> Option<&'static str> {
     }
 }
 
-/// Under which name a file is saved.
+/// The `Content-Disposition` header, with the name under which a browser saves a file.
 fn disposition(how: &str, name: &[u8]) -> String {
     let plain: String = name
         .iter()
@@ -386,7 +389,7 @@ fn guard(headers: &mut HeaderMap) {
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
 }
 
-/// A header of printable characters.
+/// Inserts a header whose text is printable.
 fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);

@@ -1,7 +1,9 @@
-//! A directory of this machine, such as a mounted file system: shown as it is, and nobody has signed it.
+//! A directory of this machine, such as a mounted file system. Its content is served as it is and is not
+//! signed.
 //!
-//! Everything is opened beneath the directory by the kernel's own check (`openat2`), so no name and no symbolic link leads
-//! out of it, also while somebody changes it. Only regular files are opened for reading: pipes and devices are not touched.
+//! Everything is opened beneath the directory by the kernel's own check (`openat2`), so no name and no
+//! symbolic link leads out of it, even while somebody changes it. Only regular files are opened for reading;
+//! pipes and devices are left alone.
 
 use super::view::{
     Banner, BannerStyle, Change, Content, Kind, Listing, OpenFile, PathTarget, Row, TreeSummary, View,
@@ -20,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Names of a directory that are looked at.
+/// Most names of a directory that are read.
 const NAMES_MAX: u64 = 1_000_000;
 
 /// A view of a local directory.
@@ -30,7 +32,7 @@ pub struct FolderView {
 }
 
 impl FolderView {
-    /// Opens it.
+    /// Opens a directory.
     ///
     /// # Errors
     /// The operating system's.
@@ -108,7 +110,7 @@ impl View for FolderView {
             Kind::Link => return Ok(PathTarget::Other("link")),
             Kind::Other(what) => return Ok(PathTarget::Other(what)),
         }
-        // So that opening does not wait if somebody has put a pipe there meanwhile.
+        // With NONBLOCK, opening does not wait if a pipe has taken the file's place.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.beneath(path, flags).map_err(view_error)?;
         let stat = fstat(&file).map_err(view_error)?;
@@ -125,7 +127,7 @@ impl View for FolderView {
 
     fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, ViewError> {
         let folder = self.beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(view_error)?;
-        // The first names after `after`, the last of them on top; all others are only counted.
+        // A heap with the first names after `after`, the last of them on top; all others are only counted.
         let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
         let (mut total, mut more) = (0, false);
         for entry in Dir::read_from(&folder).map_err(view_error)? {
@@ -156,7 +158,7 @@ impl View for FolderView {
     }
 }
 
-/// A line about a name; `None` if it has gone meanwhile.
+/// An entry of a listing; `None` if the file no longer exists.
 fn row(folder: &OwnedFd, name: Vec<u8>) -> Option<Row> {
     let stat = statat(folder, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
     let kind = kind_of(&stat);
@@ -182,7 +184,8 @@ mod tests {
         )
     }
 
-    /// Nothing outside of the directory is shown, whatever links there are, and pipes are not waited for.
+    /// Proves: files outside of the directory are not served, whatever links exist, and pipes are not waited
+    /// for.
     #[test]
     fn nothing_outside() {
         let outside = tempfile::tempdir().expect("a directory");
@@ -211,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Pages of a directory have every name once, in order, whatever the order on disk.
+    /// Proves: the pages of a directory have every name once, in order, whatever the order on disk.
     #[test]
     fn pages() {
         let folder = tempfile::tempdir().expect("a directory");

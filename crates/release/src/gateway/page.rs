@@ -1,4 +1,4 @@
-//! Pages, as text. They hold no program, so they do not need one, and none could get in.
+//! Pages as text. They contain no programs, and everything inserted into them is escaped.
 
 use super::address::{display_name, encoded, encoded_path, escape};
 use super::search::SearchHits;
@@ -9,7 +9,7 @@ use crate::moment::moment;
 pub enum Preview {
     /// As an image, which is loaded from its own address.
     Image,
-    /// As text, and whether it is cut.
+    /// As text; the flag tells whether it is cut.
     Text(String, bool),
     /// There is no preview.
     None,
@@ -42,7 +42,8 @@ pub fn page(about: &TreeSummary, path: &[Vec<u8>], content: &str) -> String {
     )
 }
 
-/// The part of a page from which the verifier learns the release, and those of its mirrors that a browser can reach.
+/// The part of a page from which the verifier learns the release's id, and the mirrors that a browser can
+/// reach.
 fn for_the_verifier(about: &TreeSummary) -> String {
     let of = |wanted| about.facts.iter().filter(move |(name, _)| *name == wanted).map(|(_, value)| value);
     let mut text = of("ID").map(|id| format!("#id={id}")).collect::<String>();
@@ -52,7 +53,7 @@ fn for_the_verifier(about: &TreeSummary) -> String {
     text
 }
 
-/// Words of others, in which nothing is markup or hidden.
+/// Text of others on one line, with markup and hidden characters escaped.
 fn escaped_line(text: &str) -> String {
     escape(&display_name(text.replace('\n', " ").as_bytes()))
 }
@@ -100,7 +101,7 @@ fn find(path: &[Vec<u8>], text: &str) -> String {
     )
 }
 
-/// A path in an address, of which the root is a slash.
+/// A path as part of an address; `/` for the root.
 fn slashed(path: &[Vec<u8>]) -> String {
     if path.is_empty() { "/".to_owned() } else { encoded_path(path) }
 }
@@ -177,7 +178,7 @@ pub fn file(path: &[Vec<u8>], opened: &OpenFile, preview: &Preview) -> String {
         Preview::Image => format!("<div class=\"preview\"><img src=\"{raw}\" alt=\"{name}\"></div>\n"),
         Preview::Text(content, cut) => {
             let note = if *cut { "<p class=\"soft\">This is only its beginning.</p>" } else { "" };
-            // The parser takes away one line end after the tag.
+            // HTML parsers drop one line end after the tag.
             format!(
                 "<div class=\"preview\"><pre tabindex=\"0\" aria-label=\"Content of the file\">\n{}</pre>{note}</div>\n",
                 escape(content)

@@ -1,4 +1,5 @@
-//! A signed release: every byte is verified here before it is shown, and what no longer counts is not shown.
+//! A signed release: every byte is verified here before it is served, and a release that is no longer in
+//! force is not served.
 
 use super::view::{
     Banner, BannerStyle, Change, Content, Kind, Listing, OpenFile, PathTarget, Row, TreeSummary, View,
@@ -24,25 +25,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long releases are compared for one answer.
+/// The longest time for which two releases are compared.
 const COMPARING_MAX: Duration = Duration::from_secs(10);
 
 /// A view of a release.
 pub struct ReleaseView {
     release: Release,
-    /// Why mirrors could not tell lately what counts.
+    /// Why the last attempt to ask the mirrors for the record in force failed.
     behind: Mutex<Option<String>>,
-    /// Set when the release is revoked or has expired: why.
+    /// Why the release must not be used: it is revoked or has expired.
     over: Mutex<Option<String>>,
 }
 
 impl ReleaseView {
-    /// A release that was opened.
+    /// A view of an open release.
     pub fn new(release: Release) -> ReleaseView {
         ReleaseView { release, behind: Mutex::default(), over: Mutex::default() }
     }
 
-    /// Asks the mirrors what counts now. What they say is on the next page that is made.
+    /// Asks the mirrors for the record in force. Later pages reflect the result.
     pub fn refresh(&self) {
         match self.release.refresh() {
             Ok(_) => *self.behind.lock() = None,
@@ -53,7 +54,7 @@ impl ReleaseView {
         }
     }
 
-    /// Why nothing of it may be shown any more.
+    /// Why nothing of the release may be served any more; `None` if it may.
     fn ended(&self) -> Option<String> {
         if let Some(over) = &*self.over.lock() {
             return Some(over.clone());
@@ -71,7 +72,7 @@ impl ReleaseView {
     }
 
     fn has_certificates(&self) -> bool {
-        // A release that cannot be read counts as forbidding it.
+        // If the key sets cannot be read, the release is treated as a certificate directory.
         self.release.trust().chain().ok().flatten().is_none_or(|chain| chain.current().certificates)
     }
 
@@ -117,7 +118,7 @@ impl ReleaseView {
     }
 }
 
-/// Blames whom it is due.
+/// Converts an error, stating whether content was altered or only unavailable.
 fn view_error(error: ContentError) -> ViewError {
     match error {
         ContentError::Source(SourceError::Unreachable(_, why)) => ViewError { why, is_false: false },
@@ -286,7 +287,8 @@ impl View for ReleaseView {
     }
 }
 
-/// The differences of two trees, at most `limit` names. Subtrees with the same digest are skipped unread.
+/// The differences between two trees, at most `limit`. Subtrees with the same digest are skipped without
+/// reading them.
 fn compare(before: &Tree, after: &Tree, limit: usize) -> Result<Vec<Change>, ContentError> {
     let source = after.source();
     let until = Instant::now() + COMPARING_MAX;
@@ -316,7 +318,7 @@ fn compare(before: &Tree, after: &Tree, limit: usize) -> Result<Vec<Change>, Con
                 (_, None) => ('-', "removed"),
                 (Some(x), Some(y)) => match (&x.content, &y.content) {
                     (Holds::Directory(x), Holds::Directory(y)) => {
-                        // Trees deeper than any path that can be opened are not followed.
+                        // Trees deeper than any path that can be opened are not compared further.
                         if path.len() <= 4096 {
                             directories.push_back((path, x.root, y.root));
                         }

@@ -4,28 +4,29 @@ use super::address::display_name;
 use super::view::{Kind, Row, View, ViewError};
 use std::time::{Duration, Instant};
 
-/// Most names that are shown.
+/// Most names in the result.
 const FOUND_MAX: usize = 200;
-/// Names that are looked at.
+/// Most names that are compared with the text.
 const LOOKED_MAX: usize = 50_000;
-/// How long one search takes.
+/// The longest time that one search takes.
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// Names looked at at once.
+/// How many names are read at once.
 const PAGE: usize = 500;
 /// The longest path that is followed, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
 /// The result of a search.
 pub struct SearchHits {
-    /// Paths, and what they stand for.
+    /// The paths found, each with its entry.
     pub rows: Vec<(Vec<Vec<u8>>, Row)>,
-    /// How many names were looked at.
+    /// How many names were compared.
     pub looked: usize,
-    /// Whether that were all there are.
+    /// Whether all names were compared.
     pub is_whole: bool,
 }
 
-/// Names below `path` that have `text` in them, whatever their case. Directories nearest to `path` first.
+/// The paths below `path` whose last name contains `text`, ignoring case. Directories nearest to `path` come
+/// first.
 ///
 /// # Errors
 /// [`ViewError`].
@@ -38,7 +39,8 @@ pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<SearchHit
         let mut after: Option<Vec<u8>> = None;
         loop {
             let listing = match view.list(&directory, after.as_deref(), PAGE) {
-                // A directory that cannot be read does not end the search; one that was altered does.
+                // A directory that cannot be read does not end the search; one whose content was altered
+                // does.
                 Err(view_error) if !view_error.is_false && directory.len() > path.len() => {
                     hits.is_whole = false;
                     break;

@@ -1,4 +1,4 @@
-//! A tree as a gateway shows it.
+//! The interface between a gateway and the tree that it serves.
 
 use bytes::Bytes;
 use holdfast_http_server::Pieces;
@@ -41,9 +41,9 @@ pub struct TreeSummary {
     pub banners: Vec<Banner>,
     /// Facts about the tree, such as who signed it.
     pub facts: Vec<(&'static str, String)>,
-    /// Whether its content may be shown.
+    /// Whether its content may be served.
     pub usable: bool,
-    /// Whether it has releases that can be compared.
+    /// Whether it is a release, which can be compared with the one before.
     pub is_release: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct Row {
     pub target: Option<Vec<u8>>,
 }
 
-/// A part of a directory.
+/// A page of a directory's entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Listing {
     /// The entries, in order of name.
@@ -84,11 +84,11 @@ pub struct Listing {
     pub total: Option<u64>,
     /// Whether there are more after these.
     pub more: bool,
-    /// Whether only names that are known already are shown.
+    /// Whether the directory is opaque, so that only names that were used before are listed.
     pub opaque: bool,
 }
 
-/// Bytes of a file, as they are read.
+/// The content of a file, read in pieces.
 pub trait Content: Send + Sync {
     /// At most `length` bytes from `offset` on; fewer only at the end.
     ///
@@ -103,7 +103,7 @@ pub struct OpenFile {
     pub size: u64,
     /// When it was modified, in seconds since 1970.
     pub modified_s: i64,
-    /// Another one if its bytes are others. Letters, digits and dashes.
+    /// A tag that changes with the content. Letters, digits and dashes.
     pub tag: String,
     /// The content of the file.
     pub content: Box<dyn Content>,
@@ -130,7 +130,7 @@ pub enum PathTarget {
     Directory,
     /// A file.
     File(OpenFile),
-    /// Something that has neither names nor bytes, in words.
+    /// A file that has neither entries nor bytes, in words.
     Other(&'static str),
     /// Nothing.
     Nothing {
@@ -141,7 +141,7 @@ pub enum PathTarget {
     Outside,
 }
 
-/// Why something cannot be shown.
+/// Why something cannot be displayed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewError {
     /// The reason, in words.
@@ -153,7 +153,7 @@ pub struct ViewError {
 /// A difference from the release before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Names, with `/` between them.
+    /// The names from the root, separated by `/`.
     pub path: Vec<u8>,
     /// `+` added, `-` removed, `~` changed.
     pub mark: char,
@@ -161,12 +161,12 @@ pub struct Change {
     pub what: &'static str,
 }
 
-/// A tree that is shown.
+/// A tree that a gateway serves.
 pub trait View: Send + Sync {
     /// What every page says about the tree.
     fn about(&self) -> TreeSummary;
 
-    /// Where a path leads. Every name is one that a directory may have.
+    /// What a path leads to. The caller makes sure that every name is valid.
     ///
     /// # Errors
     /// [`ViewError`].
@@ -181,6 +181,6 @@ pub trait View: Send + Sync {
     /// At most `limit` differences from the release before.
     ///
     /// # Errors
-    /// [`ViewError`]; also if there is none before.
+    /// [`ViewError`]; also if there is no release before.
     fn changes(&self, limit: usize) -> Result<Vec<Change>, ViewError>;
 }

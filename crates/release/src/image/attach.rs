@@ -1,9 +1,9 @@
-//! Mounting an image: EROFS on the image's file, and overlayfs on that and the objects. Both are the kernel's; no
-//! process of ours serves such a mount. The EROFS mount is nowhere in the tree of mounts, so what is unmounted is one
-//! mount, and with it all is gone.
+//! Mounts an image: EROFS on the image's file, and overlayfs on that and the objects. Both are the kernel's;
+//! no process of ours serves such a mount. The EROFS mount has no mount point of its own, so unmounting the
+//! overlay removes everything.
 //!
-//! Same as by hand: `mount -t erofs DIR/tree.erofs T`, then
-//! `mount -t overlay -o ro,nodev,nosuid,metacopy=on,redirect_dir=on,lowerdir=T::DIR/objects none MNT`.
+//! Equivalent to doing by hand: `mount -t erofs DIR/tree.erofs T`, then `mount -t overlay -o
+//! ro,nodev,nosuid,metacopy=on,redirect_dir=on,lowerdir=T::DIR/objects none MNT`.
 
 use super::objects::OBJECTS;
 use super::{IMAGE, ImageError, is_image};
@@ -15,21 +15,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How the source of such mounts begins in the kernel's table; the image's directory follows.
+/// The prefix of such mounts' source in the kernel's table; the image's directory follows.
 pub const SOURCE: &str = holdfast_fuse::mountpoint::IMAGE_SOURCE;
-/// Type of file system that the table shows.
+/// The type of file system in the kernel's table.
 pub const KIND: &str = "overlay";
 
 /// How the kernel checks content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
-    /// The kernel reads objects as they are.
+    /// The kernel reads objects without checking them.
     Unchecked,
     /// The kernel checks objects at every read (fs-verity).
     Checked,
 }
 
-/// Why an image is not mounted.
+/// Why an image could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// There is no image, or it is damaged.
@@ -41,20 +41,20 @@ pub enum AttachError {
          (`holdfast mount URL`), which needs no image"
     )]
     NotRoot,
-    /// Somebody else than the mounting user could change the file.
+    /// Users other than the mounting one could change the file.
     #[error(
         "{}: others than you may change it, and whoever does says what the kernel shows, other files of this machine \
          among it; export the release yourself, to a directory of your own",
         .0.display()
     )]
     NotYours(PathBuf),
-    /// The kernel has not got what it takes.
+    /// The kernel lacks a feature.
     #[error("this kernel cannot mount an image: {why}")]
     Kernel {
         /// What is missing, and the way out.
         why: String,
     },
-    /// The kernel does not take it.
+    /// The kernel refuses to mount it.
     #[error("{}: the kernel does not mount it: {why}", directory.display())]
     Refused {
         /// The image's directory.
@@ -115,12 +115,13 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
     .map_err(|error| refused(format!("on {}: {error}", target.display())))
 }
 
-/// Refuses what others may change: an image says which files the kernel shows, with which permissions.
+/// Refuses an image that others may change: it determines which files the kernel offers, and with which
+/// permissions.
 fn check_owner(directory: &Path) -> Result<(), AttachError> {
     let me = rustix::process::geteuid().as_raw();
     for path in [directory.to_owned(), directory.join(IMAGE), directory.join(OBJECTS)] {
         let found = std::fs::symlink_metadata(&path).map_err(|error| ImageError::disk(&path, error))?;
-        // A symbolic link has all bits, and so is refused too.
+        // A symbolic link has all permission bits, so it is refused too.
         if found.uid() != me || found.mode() & 0o022 != 0 {
             return Err(AttachError::NotYours(path));
         }
@@ -139,7 +140,7 @@ fn open(kind: &str, what: &str) -> Result<OwnedFd, AttachError> {
 
 fn layer(overlay: &OwnedFd, key: &str, directory: &OwnedFd) -> Result<(), Errno> {
     match rustix::mount::fsconfig_set_fd(overlay.as_fd(), key, directory.as_fd()) {
-        // Before Linux 6.13 layers are named only.
+        // Before Linux 6.13, layers can be given by name only.
         Err(Errno::INVAL) => {
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(directory));
             rustix::mount::fsconfig_set_string(overlay.as_fd(), key, path)
@@ -156,7 +157,7 @@ fn too_old(overlay: &OwnedFd, error: Errno) -> AttachError {
     AttachError::Kernel { why }
 }
 
-/// A mount that is nowhere yet. It gives nobody rights: no devices, no set-user-ID bits.
+/// A mount that is not attached anywhere yet. It grants no rights: no devices, no set-user-ID bits.
 fn mount(context: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::mount::fsconfig_set_flag(context.as_fd(), "ro")?;
     rustix::mount::fsconfig_create(context.as_fd())?;
@@ -170,7 +171,7 @@ fn mount(context: &OwnedFd) -> Result<OwnedFd, Errno> {
 fn kernel_message(context: &OwnedFd, error: Errno) -> String {
     let mut lines = Vec::new();
     let mut buffer = [0; 1024];
-    // One message a read; there are a few of them.
+    // A read returns one message; there are a few of them.
     while lines.len() < 16
         && let Ok(count) = rustix::io::read(context, &mut buffer)
         && count > 0
@@ -182,7 +183,8 @@ fn kernel_message(context: &OwnedFd, error: Errno) -> String {
     lines.join("; ")
 }
 
-/// Where images from `directory` are mounted, by us or by hand, as far as the kernel's table tells.
+/// The mount points of images from `directory`, mounted by this program or by hand, according to the kernel's
+/// table.
 pub fn mounts_of(directory: &Path) -> Vec<PathBuf> {
     let Ok(directory) = directory.canonicalize() else { return Vec::new() };
     let objects = directory.join(OBJECTS);

@@ -1,5 +1,5 @@
-//! Writing EROFS, the kernel's read-only file system (Documentation/filesystems/erofs.rst, fs/erofs/erofs_fs.h): as
-//! much of its format as a tree without file content needs, uncompressed.
+//! Writes EROFS, the kernel's read-only file system (Documentation/filesystems/erofs.rst,
+//! fs/erofs/erofs_fs.h): the part of its format that a tree without file content needs, uncompressed.
 //!
 //! ```text
 //! block 0         1024 bytes of nothing | superblock, 128 bytes
@@ -7,9 +7,9 @@
 //! blocks          whole blocks of directories, long targets of links
 //! ```
 //!
-//! An inode's number is its place, in units of 32 bytes from the beginning of the image. The root's has 16 bits, so it
-//! is placed first. A directory's place is known before its names have numbers; its blocks are written as they fill.
-//! Memory does not grow with the tree.
+//! An inode's number is its offset in the image, in units of 32 bytes. The root's number has 16 bits, so the
+//! root is placed first. A directory's position is fixed before its names have numbers; its blocks are
+//! written as they fill up. Memory does not grow with the tree.
 
 use holdfast_content::InodeKind;
 use std::fs::File;
@@ -18,9 +18,9 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
-/// Longest end of content that is kept with an inode.
+/// Most bytes of a last, partial block of content that are stored with the inode.
 const INLINE_BYTES_MAX: usize = 2048;
-/// Inodes are given room in slabs of this size, or larger.
+/// Inodes are placed in slabs of this size, or larger.
 const SLAB_BYTES: u64 = 64 << 10;
 /// Units of an inode's number.
 const NID_BYTES: u64 = 32;
@@ -28,19 +28,19 @@ const INODE_BYTES: usize = 64;
 const DIRENT_BYTES: usize = 12;
 const SUPERBLOCK_AT: u64 = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// Times in inodes are of change of content.
+/// Feature: the time of an inode is that of the last change of its content.
 const COMPAT_MTIME: u32 = 0x2;
-/// Files may be made of chunks.
+/// Feature: files may be made of chunks.
 const INCOMPAT_CHUNKED_FILE: u32 = 0x4;
 /// Layouts of an inode's content (0, 2, 4), above the bit that says that the inode has 64 bytes.
 const FLAT_PLAIN: u16 = 1;
 const FLAT_INLINE: u16 = 2 << 1 | 1;
 const CHUNK_BASED: u16 = 4 << 1 | 1;
-/// A chunk that is not there: a hole.
+/// The index of a chunk that is a hole.
 const NO_CHUNK: [u8; 4] = [0xff; 4];
-/// The largest chunk has 2^31 blocks.
+/// A chunk has at most 2^31 blocks.
 const CHUNK_BITS_MAX: u32 = 31;
-/// Namespaces of attributes have numbers.
+/// The numbers of attribute namespaces.
 const NAMESPACES: [(&[u8], u8); 2] = [(b"user.", 1), (b"trusted.", 4)];
 
 const _: () = assert!(INODE_BYTES + INLINE_BYTES_MAX + NID_BYTES as usize <= BLOCK_BYTES);
@@ -69,7 +69,8 @@ pub struct Head {
 pub struct Attributes(Vec<u8>);
 
 impl Attributes {
-    /// Adds one. Whether there is a way to say it; its namespace may have no number, its name or value be too long.
+    /// Adds an attribute. Returns `false` if the format cannot represent it: its namespace has no number, or
+    /// its name or value is too long.
     #[must_use]
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
         let found = NAMESPACES.iter().find_map(|(space, number)| Some((name.strip_prefix(*space)?, *number)));
@@ -85,7 +86,8 @@ impl Attributes {
         true
     }
 
-    /// With their header of 12 bytes; the inode counts them in units of 4 after it.
+    /// The attributes with their header of 12 bytes, and their count for the inode: units of 4 bytes after
+    /// the header, plus one.
     fn encode(&self) -> Option<(Vec<u8>, u16)> {
         if self.0.is_empty() {
             return Some((Vec::new(), 0));
@@ -98,11 +100,11 @@ impl Attributes {
 /// The content of an inode.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// Bytes: of a small file, the target of a link.
+    /// Bytes: the content of a small file, or the target of a link.
     Bytes(&'a [u8]),
     /// A file of this size that is one hole.
     Hole(u64),
-    /// A device node of this number; of other special files 0.
+    /// A device node with this number; 0 for other special files.
     Device(u32),
 }
 
@@ -117,7 +119,7 @@ pub struct Image {
     root: Option<Nid>,
 }
 
-/// How names lie in a directory: how many whole blocks, and bytes of the last one.
+/// The space that names take in a directory: the number of full blocks, and bytes of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Packing {
     whole: u64,
@@ -125,7 +127,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Adds a name. Whether it begins another block.
+    /// Adds a name. Returns whether it begins another block.
     pub fn add(&mut self, name: &[u8]) -> bool {
         let bytes = DIRENT_BYTES + name.len();
         let begins = self.last + bytes > BLOCK_BYTES;
@@ -137,11 +139,11 @@ impl Packing {
     }
 }
 
-/// A directory that has its place, and gets its names.
+/// A directory that has its position, and to which names are added.
 pub struct Directory {
     nid: Nid,
     packing: Packing,
-    /// The first of its whole blocks, and its last, partial one.
+    /// The offsets of its first full block and of its last, partial one.
     blocks: u64,
     last: u64,
     filled: Packing,
@@ -170,7 +172,7 @@ impl Image {
         &self.file
     }
 
-    /// Blocks that follow each other; the byte where they begin.
+    /// Reserves consecutive blocks; returns the offset of the first.
     fn blocks(&mut self, count: u64) -> io::Result<u64> {
         let at = self.end;
         self.end += count * BLOCK_BYTES as u64;
@@ -180,14 +182,14 @@ impl Image {
         }
     }
 
-    /// A place for `head` bytes and then `tail` bytes within one block.
+    /// Reserves `head` bytes followed by `tail` bytes that lie within one block.
     fn place(&mut self, head: usize, tail: usize) -> io::Result<u64> {
         let fit = |at: u64| {
             let at = at.next_multiple_of(NID_BYTES);
             let tail_at = at + head as u64;
             let block = BLOCK_BYTES as u64;
             let crosses = tail > 0 && tail_at / block != (tail_at + tail as u64 - 1) / block;
-            // As far on as that the tail begins with a block, or shortly after.
+            // Moves on until the tail begins with a block, or shortly after.
             if crosses {
                 (at + (tail_at.next_multiple_of(block) - tail_at)).next_multiple_of(NID_BYTES)
             } else {
@@ -199,7 +201,7 @@ impl Image {
         if at + bytes > self.slab.end {
             let need = (bytes + 2 * BLOCK_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64).max(SLAB_BYTES);
             let begin = self.blocks(need / BLOCK_BYTES as u64)?;
-            // The one before is gone on with, if nothing has come between.
+            // The slab before is extended if it ends here.
             let start = if self.slab.end == begin { self.slab.start } else { begin };
             self.slab = start..begin + need;
             at = fit(start);
@@ -236,7 +238,7 @@ impl Image {
         bytes.extend(size.to_le_bytes());
         bytes.extend(union.to_le_bytes());
         bytes.extend((self.inodes as u32).to_le_bytes());
-        // Owner and group: root.
+        // Owner and group are root.
         bytes.extend([0; 8]);
         bytes.extend(head.modified_ns.div_euclid(1_000_000_000).to_le_bytes());
         bytes.extend((head.modified_ns.rem_euclid(1_000_000_000) as u32).to_le_bytes());
@@ -248,10 +250,10 @@ impl Image {
         self.file.write_all_at(&bytes, at)
     }
 
-    /// Adds what is no directory.
+    /// Adds a file that is not a directory.
     ///
     /// # Errors
-    /// The disk's; something is larger than the format can say.
+    /// The disk's; or something is larger than the format allows.
     pub fn add(&mut self, head: &Head, body: Body<'_>) -> io::Result<Nid> {
         match body {
             Body::Bytes([]) => self.inode(head, FLAT_PLAIN, 0, 0, &[]),
@@ -267,7 +269,7 @@ impl Image {
             Body::Hole(size) => {
                 let block_bits = BLOCK_BYTES.trailing_zeros();
                 let bits = (64 - (size - 1).leading_zeros()).clamp(block_bits, block_bits + CHUNK_BITS_MAX);
-                // At most a million, of a file of 2^63 bytes.
+                // At most a million, for a file of 2^63 bytes.
                 let chunks = size.div_ceil(1 << bits);
                 let indexes = NO_CHUNK.repeat(chunks as usize);
                 let union = bits - block_bits;
@@ -282,8 +284,8 @@ impl Image {
         }
     }
 
-    /// Gives a directory its position. `packing` is that of all its names in their order, `.` and `..` among them. The
-    /// first one is the root.
+    /// Gives a directory its position. `packing` is that of all its names in their order, including `.` and
+    /// `..`. The first directory is the root.
     ///
     /// # Errors
     /// As [`Image::add`].
@@ -291,7 +293,8 @@ impl Image {
         let is_inline = packing.last <= INLINE_BYTES_MAX;
         let tail = vec![0; if is_inline { packing.last } else { 0 }];
         let (attributes, count) = head.attributes.encode().ok_or_else(|| too_large("so many attributes"))?;
-        // Before its blocks, of which the root may have many, as its number must be small.
+        // The inode is placed before the directory's blocks: the root may have many, and its number must be
+        // small.
         let at = self.place(INODE_BYTES + attributes.len(), tail.len())?;
         let whole = packing.whole + u64::from(!is_inline);
         let blocks = if whole > 0 { self.blocks(whole)? } else { 0 };
@@ -323,7 +326,7 @@ impl Image {
         Ok(())
     }
 
-    /// All names are there.
+    /// Ends a directory, once all its names have been added.
     ///
     /// # Errors
     /// As [`Image::add`].
@@ -352,7 +355,7 @@ impl Image {
         self.file.write_all_at(&bytes, at)
     }
 
-    /// Completes the image. `uuid` tells it from others.
+    /// Completes the image. `uuid` distinguishes it from others.
     ///
     /// # Errors
     /// As [`Image::add`].
@@ -366,7 +369,7 @@ impl Image {
         bytes.extend([BLOCK_BYTES.trailing_zeros() as u8, 0]);
         bytes.extend(root.to_le_bytes());
         bytes.extend(self.inodes.to_le_bytes());
-        // When it was made: never, so that it is the same each time.
+        // The time of creation is always zero, so that the image is the same each time.
         bytes.extend([0; 12]);
         bytes.extend(((self.end / BLOCK_BYTES as u64) as u32).to_le_bytes());
         // Inodes are counted from block 0; there are no shared attributes.

@@ -1,5 +1,6 @@
-//! A release as an image that the kernel mounts by itself: `tree.erofs`, an EROFS image with names, attributes and small
-//! files, and `objects/`, the content of the others, which overlayfs puts in their places (the way of composefs).
+//! Exports a release as an image that the kernel mounts by itself: `tree.erofs`, an EROFS image with names,
+//! attributes and small files, and `objects/`, the content of the other files, which overlayfs puts in their
+//! places (as composefs does).
 //!
 //! ```text
 //! DIR/tree.erofs      names and attributes of one release, the same bytes wherever it is exported
@@ -8,9 +9,9 @@
 //! DIR/release         which release it is (JSON), for people and for [`check`]
 //! ```
 //!
-//! Everything is verified while it is exported; afterwards `DIR` is as trustworthy as the disk that it is on, unless
-//! the kernel checks objects (fs-verity), for which the image holds their digests. What was there stays valid until
-//! the new image takes its place, by one rename.
+//! Everything is verified while it is exported. Afterwards `DIR` is as trustworthy as its disk, unless the
+//! kernel checks objects (fs-verity), for which the image holds their digests. An existing image stays valid
+//! until the new one replaces it by one rename.
 
 pub mod attach;
 pub mod erofs;
@@ -39,10 +40,10 @@ pub const RELEASE: &str = "release";
 /// Most bytes of that file.
 const RELEASE_BYTES_MAX: u64 = 64 << 10;
 
-/// Why there is no image, or it is not as it should be.
+/// Why there is no image, or why it is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The content of a file cannot be fetched, or is not what was signed.
+    /// The content of a file cannot be fetched, or differs from what was signed.
     #[error("{}: {error}", display_path(path))]
     Content {
         /// The path of the file in the tree.
@@ -80,7 +81,7 @@ pub enum ImageError {
         /// The mount point.
         mount: PathBuf,
     },
-    /// More than an image may have.
+    /// The tree exceeds the limits of an image.
     #[error("{}: {why}", display_path(path))]
     TooLarge {
         /// The path in the tree where it was noticed.
@@ -88,7 +89,7 @@ pub enum ImageError {
         /// The limit that is exceeded, in words.
         why: String,
     },
-    /// The directory is not empty and no image's.
+    /// The directory is not empty and holds no image.
     #[error("{}: is not empty, and what is in it is no image; name another directory", .0.display())]
     Foreign(PathBuf),
 }
@@ -137,7 +138,7 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of the image.
     pub image_bytes: u64,
-    /// Objects that were written, and their bytes.
+    /// Objects that were written.
     pub objects_added: u64,
     /// Bytes of the objects that were added.
     pub bytes_added: u64,
@@ -151,7 +152,7 @@ pub struct Report {
     pub left_out: u64,
 }
 
-/// What is exported, and how.
+/// Options of an export.
 pub struct ExportOptions<'a> {
     /// The directory where the image and its objects go.
     pub directory: &'a Path,
@@ -165,10 +166,11 @@ pub struct ExportOptions<'a> {
     pub prune: bool,
 }
 
-/// Makes a directory the image of a release, or brings it up to date. `progress` gets names and bytes now and then.
+/// Exports a release into a directory, or updates the image there. `progress` is called with names and bytes
+/// done.
 ///
 /// # Errors
-/// [`ImageError`]. The image is what it was, or the new one.
+/// [`ImageError`]. The directory has the old image or the new one, whole.
 pub fn export(options: &ExportOptions<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, ImageError> {
     let directory = options.directory;
     holdfast_durable::make_directory(directory, 0o700).map_err(|error| ImageError::disk(directory, error))?;
@@ -231,18 +233,18 @@ pub struct Checked {
     pub names: u64,
     /// Bytes of its files.
     pub bytes: u64,
-    /// The faults, in words; at most [`WRONG_MAX`], and then how many more.
+    /// The faults, in words: at most [`WRONG_MAX`], then a line with the number of further ones.
     pub wrong: Vec<String>,
 }
 
 /// Most faults that are listed one by one.
 pub const WRONG_MAX: usize = 100;
 
-/// Reads every object of an image and the image itself, and compares them with what was signed: `tree` is that of the
-/// record which the image is of. Content is not fetched.
+/// Reads the image and all its objects, and compares them with what was signed. `tree` is the tree of the
+/// record that the image was made of. Content is not fetched.
 ///
 /// # Errors
-/// [`ImageError`]: it could not be compared.
+/// [`ImageError`]: they could not be compared.
 pub fn check(directory: &Path, tree: &Tree, progress: &dyn Fn(u64, u64)) -> Result<Checked, ImageError> {
     let path = directory.join(IMAGE);
     let disk = |error| ImageError::disk(&path, error);
@@ -256,7 +258,7 @@ pub fn check(directory: &Path, tree: &Tree, progress: &dyn Fn(u64, u64)) -> Resu
     let _lock = lock(directory)?;
     let objects = Objects::open(directory, false)?;
     let mut wrong = Vec::new();
-    // The image is made once more, of what was signed: there is one form of it.
+    // The image is made once more from what was signed; it has only one form.
     let made = tempfile::tempfile_in(directory).map_err(|error| ImageError::disk(directory, error))?;
     let mut source = Source::Check(&objects, &mut wrong);
     let (made, Totals { names, bytes, .. }) =
@@ -290,7 +292,7 @@ pub fn is_image(directory: &Path) -> bool {
     directory.join(IMAGE).is_file()
 }
 
-/// Which release an image is, as it says itself.
+/// The release of an image, as the image states it.
 ///
 /// # Errors
 /// [`ImageError::None`], [`ImageError::Unclear`], [`ImageError::Disk`].

@@ -1,13 +1,13 @@
-//! The content of files, one object for each, beside the images that refer to them.
+//! The content of files, one object for each file, beside the images that refer to them.
 //!
 //! ```text
 //! objects/xx/y...     content, named by its fs-verity digest (64 hexadecimal digits, two of them the folder's)
 //! known               content as releases name it -> digest and size of its object (redb)
 //! ```
 //!
-//! Invariants: an object is given its name when all of its bytes were verified and written; what `known` says of it was
-//! on the disk before. So what a killed export leaves is used or written again, and `known` may be deleted at any time.
-//! One process at a time works in a directory.
+//! Invariants: an object gets its name after all of its bytes were verified and written. It is recorded in
+//! `known` after it was durable. So what a killed export leaves is used or written again, and `known` may be
+//! deleted at any time. Only one process at a time works in a directory.
 
 use super::ImageError;
 use super::verity::{VerityDigest, VerityHasher};
@@ -27,18 +27,18 @@ use std::path::{Path, PathBuf};
 pub const OBJECTS: &str = "objects";
 /// The name of the database of known objects.
 pub const KNOWN: &str = "known";
-/// An object that is being written.
+/// The name of an object that is being written.
 const PARTIAL: &str = "partial";
-/// The object of a content, by the digest of the content.
+/// Maps the digest of a file's content to its object.
 const OBJECT_OF: TableDefinition<[u8; 32], ([u8; 32], u64)> = TableDefinition::new("object of");
-/// Objects of the image that is made, if others are to go.
+/// Objects of the image that is being made. Recorded only if other objects are to be deleted.
 const USED: TableDefinition<[u8; 32], ()> = TableDefinition::new("used");
-/// New objects between two syncs, and their bytes.
+/// New objects between two syncs; [`BATCH_BYTES`] bounds their bytes.
 const BATCH: usize = 4096;
 const BATCH_BYTES: u64 = 512 << 20;
-/// Bytes of memory for the database.
+/// Bytes of memory for the database's cache.
 const CACHE_BYTES: usize = 32 << 20;
-/// Bytes of a file that are asked for at once.
+/// Bytes of a file that are requested at once.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// The store of objects: files of the image by their fs-verity digest.
@@ -48,13 +48,13 @@ pub struct Objects {
     known: Database,
     /// Whether the objects of the new image are recorded.
     marking: bool,
-    /// Written, but not synced and known.
+    /// Objects that were written, but not yet synced and recorded.
     fresh: HashMap<[u8; 32], (VerityDigest, u64)>,
     fresh_bytes: u64,
     used: Vec<VerityDigest>,
     /// The number of objects and bytes that were written.
     pub added: (u64, u64),
-    /// Files whose object was there.
+    /// Files whose object existed already.
     pub kept: u64,
 }
 
@@ -76,8 +76,8 @@ fn content_of(key: &DigestKey, inode: &Inode, map: &ExtentMap) -> [u8; 32] {
 }
 
 impl Objects {
-    /// Opens the objects of an image's directory, which the caller has locked. What `known` holds is forgotten if it
-    /// cannot be read.
+    /// Opens the objects of an image's directory, which the caller has locked. If `known` cannot be read, an
+    /// empty one replaces it.
     ///
     /// # Errors
     /// [`ImageError::Disk`].
@@ -129,7 +129,8 @@ impl Objects {
         self.folder.join(name_of(digest))
     }
 
-    /// The object with a file's content: the one that is there, or a new one, verified while it is written.
+    /// The object with a file's content: an existing one, or a new one, which is verified while it is
+    /// written.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -212,15 +213,15 @@ impl Objects {
         if !folder.is_dir() {
             std::fs::create_dir(folder).map_err(|error| ImageError::disk(folder, error))?;
         }
-        // An object of this name may be of an export that was stopped before it was on the disk.
+        // An object of this name may exist if an earlier export was stopped before the object was durable.
         std::fs::rename(&partial, &to).map_err(|error| ImageError::disk(&to, error))?;
         Ok(digest)
     }
 
-    /// Reads an object and compares it with what was signed. What is wrong with it, if anything; else its digest.
+    /// Reads an object and compares it with what was signed. Returns its digest, or what is wrong with it.
     ///
     /// # Errors
-    /// [`ImageError`]: not the object's fault.
+    /// [`ImageError`], for failures that are not the object's.
     pub fn check(
         &self,
         tree: &Tree,
@@ -233,7 +234,7 @@ impl Objects {
             return Ok(Err("which object has its content is not known; export the release again".to_owned()));
         };
         let name = format!("{OBJECTS}/{}", name_of(&digest));
-        // So that opening does not wait for ever if somebody put a pipe there.
+        // With NONBLOCK, opening does not wait if a pipe is there.
         let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW).bits() as i32;
         let opened = File::options().read(true).custom_flags(flags).open(self.path_of(&digest));
         let object = match opened {
@@ -253,7 +254,7 @@ impl Objects {
         if signed != digest {
             return Ok(Err(format!("{name} has the content of {signed}")));
         }
-        // Holes of the release were not compared yet.
+        // So far, the holes of the release were not compared.
         Ok(match measure_file(&object, inode.size) {
             Ok(found) if found == signed => Ok(digest),
             Ok(_) => Err(format!("{name} has something where there should be nothing")),
@@ -261,7 +262,7 @@ impl Objects {
         })
     }
 
-    /// Makes durable what was written, and then known.
+    /// Makes new objects durable, and then records them.
     ///
     /// # Errors
     /// [`ImageError::Disk`].
@@ -290,7 +291,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Deletes every object that was not used since this was opened. How many, and their bytes.
+    /// Deletes every object that was not used since this was opened. Returns how many, and their bytes.
     ///
     /// # Errors
     /// [`ImageError::Disk`].
@@ -298,7 +299,7 @@ impl Objects {
         assert!(self.marking, "nothing was marked");
         self.keep()?;
         let failed = self.failed();
-        // First it is not known, then it is not there.
+        // Objects are removed from `known` before they are deleted.
         let write = self.known.begin_write().map_err(|error| failed(&error))?;
         {
             let used = write.open_table(USED).map_err(|error| failed(&error))?;
@@ -338,7 +339,7 @@ fn digest_of(folder: &Path, path: &Path) -> Option<[u8; 32]> {
     Digest::from_hex(&digits).map(|digest| digest.0)
 }
 
-/// The extents of a file; of a small one, none.
+/// The extents of a file; a small file has none.
 fn map_of(inode: &Inode) -> ExtentMap {
     match &inode.content {
         Content::Extents(map) => map.clone(),
@@ -363,8 +364,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Calls `each` with the extents of a file in order, in groups that are small enough to be in memory, the next of
-/// which is on its way already.
+/// Calls `each` with the extents of a file in order. They are processed in groups that fit into memory; the
+/// next group is being fetched already.
 fn groups(
     source: &dyn BlockSource,
     map: &ExtentMap,
@@ -402,7 +403,7 @@ fn hint(source: &dyn BlockSource, extents: &[(u64, Extent)]) {
     source.prefetch(&wanted);
 }
 
-/// The bytes of a file that are not hole, verified.
+/// Calls `out` with the verified bytes of a file, without its holes.
 fn pieces(
     source: &dyn BlockSource,
     map: &ExtentMap,
@@ -420,8 +421,8 @@ fn pieces(
     })
 }
 
-/// The digest of what was signed, if an object has it; else in what it differs. What is hole is taken for zeroes. Of the
-/// release, only the names of chunks are needed.
+/// The digest of the signed content if an object has that content; otherwise how it differs. Holes count as
+/// zeroes. Of the release, only the digests of chunks are needed.
 fn signed_digest(
     object: &File,
     tree: &Tree,
@@ -451,7 +452,7 @@ fn signed_digest(
             let chunk = Block::new(&key, BlockKind::Chunk, Vec::new(), bytes);
             return Ok(chunk.reference().address == extent.reference.address);
         }
-        // Only whole chunks are signed, so a part is read as a whole.
+        // Only whole chunks have digests, so the whole chunk is read.
         let mut signed = vec![0; bytes.len()];
         file::read_extents(source, map, offset, &mut signed)?;
         Ok::<bool, Failure>(signed == bytes)
@@ -474,10 +475,10 @@ fn signed_digest(
     }
 }
 
-/// The digest of a file of this size.
+/// The fs-verity digest of the first `size` bytes of a file.
 ///
 /// # Errors
-/// It cannot be read, or ends before.
+/// The file cannot be read, or is shorter.
 pub fn measure_file(file: &File, size: u64) -> io::Result<VerityDigest> {
     let mut measure = VerityHasher::default();
     let mut at = 0;

@@ -1,10 +1,10 @@
-//! A release's tree as an EROFS image. Nothing is kept in memory but the way to where it is, and the numbers of inodes
-//! with several names.
+//! Writes a release's tree as an EROFS image. Memory holds only the directories on the current path, and the
+//! numbers of inodes with several names.
 //!
-//! Attack answered: a tree that says things to overlayfs. Only `user.*` attributes are taken over, so that none of
-//! `trusted.overlay.*` is anybody's but ours; device nodes 0/0, which would be deletions, are left out; what would give
-//! rights to programs (set-user-ID bits, for owners are not kept) is not taken over; a small tree that unfolds without
-//! end, since its directories are in each other many times, is given up at a bound.
+//! Attack answered: a tree that contains instructions for overlayfs. Only `user.*` attributes are copied, so
+//! all `trusted.overlay.*` attributes are written by this program. Device nodes 0/0, which would mean
+//! deletions, are left out. Set-user-ID and set-group-ID bits are not copied, because owners are not. A small
+//! tree that unfolds without end, because its directories contain each other many times, fails at a bound.
 
 use super::erofs::{Attributes, Body, Directory, Head, Image, Nid, Packing};
 use super::objects::{Objects, name_of};
@@ -20,22 +20,22 @@ use std::path::Path;
 
 /// Most names of an image.
 pub const NAMES_MAX: u64 = 1 << 24;
-/// The deepest path that programs can use.
+/// The longest path, in names, that programs can use.
 const DEPTH_MAX: usize = 2048;
 /// Names read at once.
 const PAGE: usize = 256;
-/// Longest file that is kept in the image.
+/// Most bytes of a file that is stored in the image itself.
 const INLINE_BYTES_MAX: u64 = 256;
-/// Bits that programs are given rights by.
+/// The permission bits that give rights to programs.
 const RIGHTS_BITS: u32 = 0o6000;
 const DOT: &[u8] = b".";
 const DOTS: &[u8] = b"..";
 
-/// Where the content of files goes.
+/// The treatment of files' content.
 pub(super) enum Source<'a> {
     /// It is written as objects.
     Write(&'a mut Objects),
-    /// The objects are compared with it; the function gets every fault.
+    /// The objects are compared with it; faults are added to the list.
     Check(&'a Objects, &'a mut Vec<String>),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Totals {
     pub left_out: u64,
 }
 
-/// The names of a directory in order of bytes, `.` and `..` among them, page by page.
+/// The names of a directory in byte order, including `.` and `..`, read page by page.
 struct Names {
     page: VecDeque<(Vec<u8>, CatalogEntry)>,
     after: Option<Vec<u8>>,
@@ -101,17 +101,17 @@ impl Names {
     }
 }
 
-/// A directory on the way.
+/// A directory on the current path.
 struct Level {
     node: Node,
     names: Names,
     directory: Directory,
     parent: Nid,
-    /// Bytes of the path that belong to its parents.
+    /// The length of its parent's path in bytes.
     path_bytes: usize,
 }
 
-/// A device node that overlayfs takes for the deletion of what has its name.
+/// Whether an entry is a device node that overlayfs takes for the deletion of its name.
 fn is_deletion(entry: &CatalogEntry, tree: &Tree) -> Result<bool, ContentError> {
     if entry.kind != InodeKind::CharDevice {
         return Ok(false);
@@ -126,12 +126,12 @@ struct Writer<'a, 'b> {
     to: &'a Path,
     source: &'a mut Source<'b>,
     totals: Totals,
-    /// Inodes with several names, until the last one was seen: their number, and how many are to come.
+    /// Inodes with several names: their number in the image, and how many names are still to come.
     links: HashMap<(u64, [u8; 32]), (Nid, u32)>,
     path: Vec<u8>,
 }
 
-/// Writes the image of a tree to `file`, called `to` in errors. It may have `names_max` names.
+/// Writes the image of a tree to `file`, which errors call `to`. It may have at most `names_max` names.
 pub(super) fn write_tree(
     tree: &Tree,
     names_max: u64,
@@ -227,7 +227,7 @@ impl Writer<'_, '_> {
         ImageError::TooLarge { path: self.path.clone(), why }
     }
 
-    /// By what the names of an inode are known to be of one: its number, and itself.
+    /// Identifies an inode with several names: by the number that they share, and the digest of the inode.
     fn link_of(&self, link: u64, entry: &CatalogEntry) -> Result<(u64, [u8; 32]), ImageError> {
         let inode = entry.clone().into_inode(&**self.tree.source()).map_err(self.content())?;
         let (bytes, references) = inode.encode().map_err(self.content())?;
@@ -355,7 +355,8 @@ mod tests {
         bytes.windows(what.len()).any(|window| window == what)
     }
 
-    /// Proves: nothing of a release can speak to overlayfs or give a program rights. What is `user.*` stays.
+    /// Proves: a release cannot pass instructions to overlayfs or give rights to programs. Attributes in
+    /// `user.*` stay.
     #[test]
     fn nothing_is_smuggled() {
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
@@ -386,8 +387,8 @@ mod tests {
         assert!(holds(&bytes, &0o100_755u16.to_le_bytes()) && !holds(&bytes, &0o106_755u16.to_le_bytes()));
     }
 
-    /// Proves: a tree of twenty blocks that unfolds to a million directories is given up, and so is one that is deeper
-    /// than any path.
+    /// Proves: a tree of twenty blocks that unfolds to a million directories is refused, and so is one that
+    /// is deeper than any path.
     #[test]
     fn trees_without_end() {
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);

@@ -1,7 +1,8 @@
-//! The digest by which the kernel checks a file at every read (fs-verity): SHA-256 over a tree of blocks of 4 KiB.
+//! The digest with which the kernel checks a file at every read (fs-verity): SHA-256 over a tree of blocks of
+//! 4 KiB.
 //!
-//! Objects of an image are named by it, so that where the kernel can, it goes on verifying them after the export. Long
-//! holes cost nothing: subtrees of nothing but zeroes are known.
+//! Objects of an image are named by it, so that the kernel, where it can, goes on verifying them after the
+//! export. Long holes cost little: the digests of subtrees that are all zeroes are computed once.
 
 use sha2::{Digest as _, Sha256};
 
@@ -19,16 +20,16 @@ impl std::fmt::Display for VerityDigest {
 const BLOCK_BYTES: usize = 4096;
 /// Digests in a block of the tree.
 const FAN_OUT: u64 = (BLOCK_BYTES / 32) as u64;
-/// Levels that 2^64 bytes need.
+/// Levels of the tree for 2^64 bytes.
 const LEVELS_MAX: usize = 8;
 
-/// Measures a file from its beginning to its end.
+/// Computes the digest of a file that is read from its beginning to its end.
 #[derive(Default)]
 pub struct VerityHasher {
     bytes: u64,
     /// Data that does not fill a block yet.
     data: Vec<u8>,
-    /// Digests by level that do not fill a block yet; 0 is that of blocks of data.
+    /// Digests that do not fill a block of the tree yet, by level; level 0 has the digests of data blocks.
     levels: Vec<Vec<u8>>,
     /// The digest of a subtree of zeroes, by level.
     of_zeroes: Vec<[u8; 32]>,
@@ -39,7 +40,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 }
 
 impl VerityHasher {
-    /// Goes on with these bytes.
+    /// Adds bytes.
     pub fn update(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         if !self.data.is_empty() {
@@ -59,14 +60,14 @@ impl VerityHasher {
         self.data.extend_from_slice(blocks.remainder());
     }
 
-    /// Goes on with this many zeroes.
+    /// Adds this many zeroes.
     pub fn zeroes(&mut self, mut count: u64) {
         let to_boundary = (BLOCK_BYTES - self.data.len()) % BLOCK_BYTES;
         let first = count.min(to_boundary as u64);
         self.update(&vec![0; first as usize]);
         count -= first;
         while count >= BLOCK_BYTES as u64 {
-            // The largest subtree that begins here and is all zeroes.
+            // Finds the largest subtree that begins here and is all zeroes.
             let at = self.bytes / BLOCK_BYTES as u64;
             let (mut level, mut blocks) = (0, 1);
             while level + 1 < LEVELS_MAX
@@ -110,14 +111,14 @@ impl VerityHasher {
         }
     }
 
-    /// The digest of what was measured.
+    /// The digest of everything that was added.
     pub fn finish(mut self) -> VerityDigest {
         if !self.data.is_empty() {
             self.data.resize(BLOCK_BYTES, 0);
             let digest = sha256(&self.data);
             self.push(0, digest);
         }
-        // Blocks of the tree that are not full end with zeroes; the one digest that is left over is the root.
+        // Partial blocks of the tree are padded with zeroes; the one digest that is left is the root.
         let mut level = 0;
         let root = loop {
             let is_top = level + 1 == self.levels.len();
@@ -136,7 +137,8 @@ impl VerityHasher {
             }
             level += 1;
         };
-        // struct fsverity_descriptor: version, algorithm (SHA-256), log2 of the block, no salt, no signature, size.
+        // struct fsverity_descriptor: version, algorithm (SHA-256), log2 of the block, no salt, no signature,
+        // size.
         let mut descriptor = [0; 256];
         descriptor[..3].copy_from_slice(&[1, 1, 12]);
         descriptor[8..16].copy_from_slice(&self.bytes.to_le_bytes());
@@ -155,8 +157,8 @@ mod tests {
         measure.finish().to_string()
     }
 
-    /// Proves: it is the kernel's digest. The first is that of every empty file, as fsverity-utils documents it; the
-    /// others were made by `fsverity digest` of the same bytes.
+    /// Proves: the digest equals the kernel's. The first is that of every empty file, as fsverity-utils
+    /// documents it; the others were made by `fsverity digest` from the same bytes.
     #[test]
     fn is_the_kernels() {
         assert_eq!(hex(b""), "3d248ca542a24fc62d1c43b916eae5016878e2533c88238480b26128a1f1af95");
@@ -177,8 +179,8 @@ mod tests {
         (1_000_000, "dbe1b6c44240d0b0642a25e6c1d5e399381c87474f3dcda2f3acb9495fa159d6"),
     ];
 
-    /// Proves: zeroes that are only counted are measured as zeroes that are there, wherever they begin and end, and
-    /// pieces as the whole.
+    /// Proves: counted zeroes give the same digest as zero bytes, wherever they begin and end; and bytes
+    /// given in pieces give the same as all at once.
     #[test]
     fn zeroes_are_zeroes() {
         for (before, zeroes, after) in [
@@ -198,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Proves: a hole of any length is measured at once.
+    /// Proves: a hole of any length is processed at once.
     #[test]
     fn long_holes_cost_nothing() {
         let mut measure = VerityHasher::default();

@@ -14,8 +14,8 @@ pub struct AddressError {
     pub why: String,
 }
 
-/// The mirror that `address` names: `https://HOST/PATH/`, `http://HOST:PORT/PATH/`, `s3://BUCKET/PREFIX?endpoint=URL`,
-/// `/DIRECTORY` or `file:///DIRECTORY`. Nothing is asked of it yet.
+/// The mirror that `address` names: `https://HOST/PATH/`, `http://HOST:PORT/PATH/`,
+/// `s3://BUCKET/PREFIX?endpoint=URL`, `/DIRECTORY` or `file:///DIRECTORY`. No request is sent to it yet.
 ///
 /// # Errors
 /// [`AddressError`].
@@ -25,7 +25,7 @@ pub fn parse(address: &str) -> Result<Arc<dyn Mirror>, AddressError> {
         if !path.starts_with('/') {
             return Err(wrong("only directories of this machine can be named so: file:///DIRECTORY"));
         }
-        // A percent sign may be part of the name or stand for something: whoever means a directory can say so plainly.
+        // It would be ambiguous whether a percent sign is an escape; a directory can be named without a URL.
         if path.contains('%') {
             return Err(wrong("escapes such as %20 are not understood here; give the directory itself"));
         }

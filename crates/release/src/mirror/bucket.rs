@@ -1,5 +1,6 @@
 //! Mirrors in a bucket that is named `s3://`. They differ from web servers: requests are signed if there are
-//! credentials, and refusals are understood. Where there are none it is asked like any web server.
+//! credentials, and the error codes of buckets are interpreted. Without credentials, requests are like those
+//! to any web server.
 
 use super::{AddressError, Fault, printable};
 use crate::layout;
@@ -10,26 +11,26 @@ use holdfast_tiered::{
 use std::time::{SystemTime, UNIX_EPOCH};
 use ureq::http::StatusCode;
 
-/// A bucket, and how it is asked.
+/// A bucket, and how requests to it are made.
 pub struct BucketMirror {
     address: BucketAddress,
     location: Location,
     region: String,
 }
 
-/// Headers of one request, and whose they are.
+/// The headers of a signed request, and the origin of the credentials.
 pub struct SignedHeaders {
-    /// Headers that are sent beside those of every request.
+    /// Headers besides those that every request has.
     pub headers: Vec<(&'static str, String)>,
-    /// Where the credentials are from, in words.
+    /// Where the credentials come from, in words.
     whose: String,
 }
 
 impl BucketMirror {
-    /// By an address.
+    /// The bucket at an address.
     ///
     /// # Errors
-    /// It is no address of a bucket, or has options that only servers have.
+    /// The text is no address of a bucket, or has options that only servers have.
     pub fn new(text: &str) -> Result<BucketMirror, AddressError> {
         let wrong = |why: String| AddressError { address: text.to_owned(), why };
         let address: BucketAddress = text.parse().map_err(|error| wrong(format!("{error}")))?;
@@ -39,7 +40,7 @@ impl BucketMirror {
         Ok(BucketMirror { location: address.location(), region: address.signing_region(), address })
     }
 
-    /// Where its objects are over HTTP, with a slash at the end.
+    /// The URL of its objects, with a slash at the end.
     pub fn url(&self) -> String {
         self.address.url()
     }
@@ -49,7 +50,7 @@ impl BucketMirror {
         self.address.to_string()
     }
 
-    /// Signs a request for a file. Credentials are looked for each time, so that new ones count at once.
+    /// Signs a request for a file. Credentials are looked up each time, so that new ones take effect at once.
     pub fn sign(&self, file: &str, range: Option<&str>) -> Result<SignedHeaders, Fault> {
         let credentials = match Credentials::find() {
             Ok(credentials) => credentials,
@@ -74,7 +75,7 @@ impl BucketMirror {
         Ok(SignedHeaders { headers, whose: format!("the credentials are from {}", credentials.from) })
     }
 
-    /// The fault that a refusal means, if it means more than that of any web server.
+    /// Interprets a refusal; `None` if it means nothing more than that of any web server.
     pub fn refusal(
         &self,
         file: &str,
@@ -97,7 +98,7 @@ impl BucketMirror {
             _ if status.is_redirection() || status == StatusCode::BAD_REQUEST => {
                 refuses(&format!(". Requests are signed for the region {}: is it the bucket's?", self.region))
             }
-            // Every release has these, so here it does not mean that there is no such file.
+            // Every release has these files, so a refusal does not mean that the file is missing.
             _ if status == StatusCode::FORBIDDEN && (file == layout::ROOT || file == layout::keys(1)) => {
                 refuses(". They may not read there, or there is no release at this prefix")
             }

@@ -1,4 +1,4 @@
-//! A mirror in a directory: a local copy, a stick, a share.
+//! A mirror in a directory: a local copy, a USB stick, a share.
 
 use super::{Fault, Mirror, MirrorError, is_name};
 use crate::folder::Folder;
@@ -15,7 +15,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory need not be there yet: a stick may be plugged in later.
+    /// A mirror at `path`, which need not exist yet: a stick may be plugged in later.
     pub fn new(path: &Path) -> Directory {
         Directory { name: path.display().to_string(), path: path.to_owned() }
     }

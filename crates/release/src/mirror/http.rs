@@ -22,34 +22,34 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Agent, Body, Error};
 
-/// How many redirections are followed.
+/// Most redirections that are followed.
 const REDIRECTS_MAX: usize = 3;
-/// How much of a file is read to find a range in it, if a server knows no ranges.
+/// Most bytes of a file that are read to find a range in it, if the server does not support ranges.
 const WHOLE_FILE_BYTES_MAX: u64 = 4 << 20;
-/// How long the head of an answer may be.
+/// Most bytes of the head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How much is read of what comes with an answer that is not the file.
+/// Most bytes that are read of a reply's body that is not the file.
 const ASIDE_BYTES_MAX: u64 = 16 << 10;
-/// How much is read at a time; also how much one byte of an answer can make us set aside.
+/// How many bytes are read at a time. One byte of an answer can make this program reserve so much.
 const PIECE_BYTES: usize = 64 << 10;
-/// How many connections to a mirror are kept open when idle.
+/// Most idle connections to a mirror that stay open.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
-/// How long a mirror is waited for.
+/// How long a client waits for a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For resolving the address, and as long again for connecting.
+    /// For resolving the address; connecting has the same time again.
     pub connect: Duration,
     /// For the head of a reply, and for each further part of it.
     pub answer: Duration,
-    /// How many bytes it has to send a second, on the whole, apart from `answer`.
+    /// The lowest average speed, in bytes a second, not counting `answer`.
     pub bytes_per_s_min: u64,
     /// For a whole reply, however long it is.
     pub total: Duration,
 }
 
 impl Default for Patience {
-    /// Slow links are fine, dead ones are not waited for long.
+    /// Tolerates slow links, but does not wait long for dead ones.
     fn default() -> Patience {
         Patience {
             connect: Duration::from_secs(5),
@@ -62,8 +62,8 @@ impl Default for Patience {
 
 /// A web server with the files of a release.
 ///
-/// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
-/// taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
+/// Redirections are followed within the mirror's origin only. There are no cookies, passwords or compression.
+/// Proxies are taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
 pub struct Http {
     /// The mirror's name for messages.
     name: String,
@@ -71,9 +71,9 @@ pub struct Http {
     url: String,
     origin: Origin,
     agent: Agent,
-    /// The bucket that it is, if it is known to be one.
+    /// The bucket at this URL, if it is recognised as one.
     bucket: Option<BucketMirror>,
-    /// Whether it has sent a whole file where a part was asked for.
+    /// Whether the server has sent a whole file where a part was asked for.
     ignores_ranges: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Origin {
                     80
                 }
             }
-            // A port, of which there must be one; or else there is a name before the host.
+            // If this is no port, a user name stands before the host.
             _ => uri.port_u16()?,
         };
         Some(Origin { scheme, host: host.to_ascii_lowercase(), port })
@@ -104,18 +104,18 @@ impl Origin {
 }
 
 impl Http {
-    /// `url` is where the files are, as in `https://HOST/PATH/`.
+    /// `url` is the URL of the release's directory, such as `https://HOST/PATH/`.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// [`AddressError`]: what is wrong with the URL.
     pub fn new(url: &str) -> Result<Http, AddressError> {
         Http::with_patience(url, Patience::default())
     }
 
-    /// As [`Http::new`], with deadlines of the caller's.
+    /// Like [`Http::new`], with other deadlines.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// [`AddressError`]: what is wrong with the URL.
     pub fn with_patience(url: &str, patience: Patience) -> Result<Http, AddressError> {
         let wrong = |why: &str| AddressError { address: url.to_owned(), why: why.to_owned() };
         if url.contains(['?', '#']) {
@@ -130,7 +130,7 @@ impl Http {
         if !url.ends_with('/') {
             url.push('/');
         }
-        // Redirections are followed here, by stricter rules than any client's.
+        // Redirections are followed by this module, with stricter rules than those of HTTP clients.
         let config = client(Authorities::of_url(&url), None)
             .accept_encoding("identity")
             .timeout_resolve(Some(patience.connect))
@@ -159,7 +159,7 @@ impl Http {
     /// A bucket, by its address `s3://BUCKET/PREFIX?endpoint=URL`.
     ///
     /// # Errors
-    /// What is wrong with the address.
+    /// [`AddressError`]: what is wrong with the address.
     pub fn of_bucket(address: &str) -> Result<Http, AddressError> {
         let bucket = BucketMirror::new(address)?;
         let http = Http::new(&bucket.url())?;
@@ -194,7 +194,7 @@ impl Http {
             }
             let pause = retry_after(answer.headers());
             let location = answer.headers().get(LOCATION).cloned();
-            // The body does not matter, but once it is read to its end the connection can be used again.
+            // The body is not used, but the connection can be used again only after it was read.
             let aside = take(answer, ASIDE_BYTES_MAX);
             if let (Some(bucket), Some(signed), Ok(said)) = (&self.bucket, &signed, &aside)
                 && let Some(fault) = bucket.refusal(file, status, said, signed)
@@ -202,11 +202,11 @@ impl Http {
                 return Err(fault);
             }
             match status {
-                // A bucket that does not let strangers list it says so for what it does not have.
+                // A bucket that does not permit listing returns 'forbidden' for objects that do not exist.
                 StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
                     return Err(Fault::Missing);
                 }
-                // The range begins behind the end.
+                // The range begins after the end of the file.
                 StatusCode::RANGE_NOT_SATISFIABLE if range.is_some() => return Ok(Vec::new()),
                 StatusCode::MOVED_PERMANENTLY
                 | StatusCode::FOUND
@@ -229,7 +229,7 @@ impl Http {
 
     fn post(&self, what: &str, body: &[u8], bytes_max: u64) -> Result<Vec<u8>, Fault> {
         if self.bucket.is_some() {
-            // The server has plain files only.
+            // The server only has the release's files.
             return Err(Fault::Missing);
         }
         let answer = self.agent.post(format!("{}{what}", self.url)).send(body).map_err(fault)?;
@@ -240,7 +240,7 @@ impl Http {
         let pause = retry_after(answer.headers());
         let _ = take(answer, ASIDE_BYTES_MAX);
         Err(match status {
-            // What a server says that only has files.
+            // The reply of a server that only has files.
             StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED | StatusCode::BAD_REQUEST => {
                 Fault::Missing
             }
@@ -310,7 +310,7 @@ impl Mirror for Http {
     }
 }
 
-/// How long a server asks to be left alone: in seconds, or until a date.
+/// How long a server asks not to be asked again: in seconds, or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {
@@ -319,10 +319,10 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// The fault that a status without content means.
+/// The fault that a status other than success stands for.
 fn refused(status: StatusCode, pause: Option<Duration>) -> Fault {
     match status {
-        // A bucket that does not let strangers list it says 'forbidden' for what it does not have.
+        // A bucket that does not permit listing returns 'forbidden' for objects that do not exist.
         StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => Fault::Missing,
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             let why = format!("it says '{status}'");
@@ -335,7 +335,7 @@ fn refused(status: StatusCode, pause: Option<Duration>) -> Fault {
     }
 }
 
-/// Reads an answer that claims to be what was asked for.
+/// Reads the body of a successful reply, and checks that it is what was asked for.
 fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
     let wrong = |why: String| Err(Fault::Wrong(why));
     let encodings = answer.headers().get_all(CONTENT_ENCODING);
@@ -359,7 +359,7 @@ fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> R
             let Some((given, total)) = header.and_then(content_range) else {
                 return wrong("it does not say which part it is".to_owned());
             };
-            // A range may end early only where the file does.
+            // A range may end early only at the end of the file.
             let fits = given.start == range.start
                 && (given.end == range.end || (given.end < range.end && total == Some(given.end)));
             if !fits {
@@ -376,7 +376,7 @@ fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> R
             }
             wrong(format!("it claims to have {wanted} bytes and has not"))
         }
-        // The whole, by a server that knows no ranges.
+        // The whole file, from a server that does not support ranges.
         Some(range) => {
             let needed = range.end.min(length.unwrap_or(u64::MAX));
             if needed.saturating_sub(range.start) > bytes_max && length.is_some() {
@@ -394,13 +394,13 @@ fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> R
     }
 }
 
-/// At most the first `bytes_max` bytes; the connection is closed if there are more.
+/// Reads at most `bytes_max` bytes; the connection is closed if there are more.
 fn take(answer: Response<Body>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
     let mut reader = answer.into_body().into_reader().take(bytes_max);
     let mut bytes = Vec::new();
     loop {
         let filled = bytes.len();
-        // As much again as has come, so that memory is spent only on what is there.
+        // The buffer at most doubles, so that memory is used only for data that arrives.
         let piece = PIECE_BYTES.max(filled).min(1 << 20).min((reader.limit()) as usize);
         if piece == 0 {
             return Ok(bytes);
@@ -417,7 +417,7 @@ fn take(answer: Response<Body>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// `bytes FIRST-LAST/TOTAL`, as the range, and the total if it is given.
+/// Parses `bytes FIRST-LAST/TOTAL`. Returns the range, and the total if it is given.
 fn content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -430,7 +430,7 @@ fn content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     (first < end && total.is_none_or(|total| end <= total)).then_some((first..end, total))
 }
 
-/// The fault of an error.
+/// Converts an error of the HTTP client to a fault.
 fn fault(error: Error) -> Fault {
     match error {
         Error::Timeout(ureq::Timeout::PerRead) => Fault::Unreachable("it is too slow".to_owned()),
@@ -447,7 +447,7 @@ fn fault(error: Error) -> Fault {
 mod tests {
     use super::*;
 
-    /// What a part is said to be is read strictly.
+    /// Proves: the header that describes a part is parsed strictly.
     #[test]
     fn content_ranges() {
         assert_eq!(content_range("bytes 0-9/100"), Some((0..10, Some(100))));

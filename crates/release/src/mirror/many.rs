@@ -1,16 +1,18 @@
 //! Several mirrors as one.
 //!
-//! The mirror that is expected to be done first is asked first. What a mirror did wrong is remembered, so that nobody
-//! waits for it again:
+//! The mirror that is expected to answer first is asked first. Failures of a mirror are remembered, so that
+//! later requests do not wait for it again:
 //!
-//! - One that does not answer is *paused*: for a while it is not asked at all, longer each time. Then one request tries.
-//!   A request that needs it waits if it has failed for a few seconds only; after that it fails at once.
-//! - One whose answer is of no use (another range, a redirection, a file that it lacks) is asked after the others for a
-//!   while, and not for the same bytes.
-//! - One whose content is *bad*, which only the caller can tell, is dropped: while others are left it is not asked for ten
-//!   minutes, longer each time; if none is left it is asked, but not for the same bytes.
+//! - A mirror that does not answer is *paused*: it is not asked at all for a while, longer each time. Then
+//!   one request tries it. A request that no other mirror can serve waits if the mirror began to fail only a
+//!   few seconds ago; after that, the request fails at once.
+//! - A mirror whose reply was useless (another range, a redirection, a missing file) is asked after the
+//!   others for a while, and not for the same bytes.
+//! - A mirror whose content was *bad*, which only the caller can find out, is dropped: while others are left,
+//!   it is not asked for ten minutes, longer each time. If no other is left, it is asked, but not for the
+//!   same bytes.
 //!
-//! It makes no difference to what is believed in the end: every byte is checked, whoever sent it.
+//! None of this decides what is accepted in the end: every byte is checked, whichever mirror sent it.
 
 use super::speed::Speed;
 use super::{AddressError, BadContent, Mirror, MirrorError, OBJECTS, parse, printable};
@@ -28,29 +30,30 @@ use std::time::{Duration, Instant};
 
 /// The first pause of a mirror that fails; each next one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// The longest pause, but for a mirror that asks for a longer one.
+/// The longest pause, unless the mirror itself asks for a longer one (`Retry-After`).
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The longest pause that a mirror can ask for.
 const PAUSE_ASKED_MAX: Duration = Duration::from_secs(600);
 /// How long a request waits for mirrors that have just begun to fail.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often it looks whether the one request that tries a mirror again has had an answer.
+/// A request tries a paused mirror again; other requests check this often whether it has had an answer.
 const TRIED_POLL: Duration = Duration::from_millis(50);
-/// How long a mirror is not asked that gave something false; each next time twice as long.
+/// How long a mirror that sent bad content is not asked; twice as long each further time.
 const DROPPED_MIN: Duration = Duration::from_secs(600);
 /// The longest exclusion.
 const DROPPED_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Requests to a mirror that are remembered because the answer was of no use.
 const USELESS_KEPT: usize = 1024;
-/// A mirror that was not asked for so long is asked first once, so that a slow start is not held against it for ever.
+/// A mirror that was not asked for so long is asked first once, so that one slow answer does not count
+/// against it for ever.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
-/// How long after it could not look up paths a mirror is asked for that again: it may have got hints.
+/// A mirror that could not look up paths is asked for that again after this time: it may have hints by then.
 const PATHS_ASKED_AGAIN: Duration = Duration::from_secs(600);
-/// Slow mirrors are tried with requests up to this long: a late reply does no harm.
+/// Slow mirrors are tried again only with requests of up to so many bytes, where a late reply does no harm.
 const EXPLORING_BYTES_MAX: u64 = 64 << 10;
-/// How long an answer is taken to be if the caller does not know.
+/// The assumed length of an answer if the caller does not know it, in bytes.
 const UNKNOWN_BYTES: u64 = 16 << 10;
-/// How many mirrors are asked at once by [`Mirrors::every`].
+/// Most mirrors of one release; [`Mirrors::every`] asks all of them at once.
 const MIRRORS_MAX: usize = 64;
 
 /// The mirrors of one release.
@@ -67,20 +70,21 @@ struct MirrorEntry {
     health: Mutex<MirrorHealth>,
 }
 
-/// What is known of a mirror: how fast it is, and how it failed.
+/// What was measured of a mirror: how fast it is, and how it failed.
 struct MirrorHealth {
     speed: Speed,
-    /// Why it is not asked, or only after the others, for a while: it failed, and has given nothing good since.
+    /// Why the mirror is not asked for a while, or only after the others: it has failed, and has sent nothing
+    /// good since.
     paused: Option<Pause>,
     /// Set while the mirror is excluded because its content was bad.
     dropped: Option<Exclusion>,
     /// How often it was dropped.
     drops: u32,
-    /// Requests to which its answer was of no use: they are not made again for a while.
+    /// Requests to which its reply was useless; they are not sent to it again for a while.
     useless: LruCache<RequestKey, UselessReply>,
     /// When it last answered that it cannot look up paths.
     no_paths: Option<Instant>,
-    /// Whether it had none of the blocks that were asked for last, of data at an origin.
+    /// Whether the mirror had none of the blocks of an origin that it was last asked for.
     no_objects: bool,
     answers: u64,
     failures: u64,
@@ -92,22 +96,23 @@ struct RequestKey {
     file: String,
     /// The first byte of the range.
     start: u64,
-    /// What must be there by an unsigned index, which may be wrong.
+    /// The first bytes of the digest of the block that an unsigned index, which may be wrong, expects there;
+    /// 0 if the content does not depend on such an index.
     expected: u64,
 }
 
 struct Pause {
-    /// When it first failed, without a useful reply since.
+    /// When the mirror first failed; no useful reply has come since.
     first: Instant,
     since: Instant,
     pause: Duration,
     why: String,
-    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is
-    /// over. If not, its answers were useless, and it is asked after the others.
+    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the
+    /// pause is over. If not, its answers were useless, and it is asked after the others.
     is_away: bool,
     /// The mirror failed to give content: giving a record does not make it good again.
     of_content: bool,
-    /// The pause is over, and somebody is trying it.
+    /// Whether the pause is over and a request is trying the mirror.
     is_tried: bool,
 }
 
@@ -151,7 +156,7 @@ impl Default for MirrorHealth {
     }
 }
 
-/// The rest of a time that began at `since`, unless it is over.
+/// What is left of a time that began at `since` and lasts for `lasts`; `None` if it is over.
 fn left(since: Instant, lasts: Duration, now: Instant) -> Option<Duration> {
     lasts.checked_sub(now.saturating_duration_since(since)).filter(|left| !left.is_zero())
 }
@@ -167,7 +172,7 @@ struct Failure {
     why: String,
     is_away: bool,
     of_content: bool,
-    /// A pause is never shorter: as long as it took to fail, or as the mirror asks for.
+    /// The shortest pause for this failure: as long as it took to fail, or as the mirror asked for.
     pause_min: Duration,
 }
 
@@ -203,7 +208,7 @@ impl MirrorHealth {
         self.paused = Some(Pause { first, since: now, pause, why, is_away, of_content, is_tried: false });
     }
 
-    /// Remembers an answer that was of no use.
+    /// Remembers that the answer to a request was useless.
     fn remember_useless(&mut self, now: Instant, part: &RequestKey, answer: MirrorFailure) {
         if part.file == OBJECTS {
             return;
@@ -222,9 +227,9 @@ impl Exclusion {
 /// Why a mirror did not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorFailure {
-    /// The mirror lacks the file, or gave something useless, or nothing.
+    /// The mirror lacks the file, sent something useless, or sent nothing.
     Failed(MirrorError),
-    /// Something that the caller found to be bad.
+    /// The mirror sent content that the caller found to be bad.
     Bad {
         /// The mirror.
         mirror: String,
@@ -265,7 +270,7 @@ impl fmt::Display for MirrorFailure {
     }
 }
 
-/// A file that no mirror gave.
+/// The error that no mirror has sent a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Unavailable {
     /// The file.
@@ -277,7 +282,8 @@ pub struct Unavailable {
 }
 
 impl Unavailable {
-    /// Whether every mirror that was asked, and there was one, says that there is no such file. They may all be lying.
+    /// Whether at least one mirror was asked and each one that was asked answered that there is no such file.
+    /// They may all be lying.
     pub fn missing(&self) -> bool {
         !self.failures.is_empty()
             && self
@@ -286,14 +292,14 @@ impl Unavailable {
                 .all(|answer| matches!(answer, MirrorFailure::Failed(MirrorError::Missing { .. })))
     }
 
-    /// Whether one says so, whatever is the matter with the others.
+    /// Whether at least one mirror answered that there is no such file, however the others failed.
     pub fn missing_somewhere(&self) -> bool {
         self.failures
             .iter()
             .any(|answer| matches!(answer, MirrorFailure::Failed(MirrorError::Missing { .. })))
     }
 
-    /// Whether a mirror has something else than was looked for: so the index that said where to look may be wrong.
+    /// Whether a mirror has other content than expected. The index that named the location may then be wrong.
     pub fn disputed(&self) -> bool {
         let is_other = |answer: &MirrorFailure| {
             matches!(answer, MirrorFailure::Bad { .. } | MirrorFailure::Failed(MirrorError::Wrong { .. }))
@@ -303,7 +309,7 @@ impl Unavailable {
 }
 
 impl From<Unavailable> for MirrorError {
-    /// As if all were one mirror: missing only if each says so.
+    /// Treats all mirrors as one: the file counts as missing only if each of them says so.
     fn from(error: Unavailable) -> MirrorError {
         let file = error.file.clone();
         match error.missing() {
@@ -340,19 +346,19 @@ pub struct MirrorStatus {
     pub mirror: String,
     /// Whether the mirror is asked.
     pub state: MirrorState,
-    /// Why it was last put back or dropped.
+    /// Why it was last paused or dropped.
     pub why: Option<String>,
-    /// Milliseconds before it answers, as estimated.
+    /// Estimated time until the first byte of an answer, in milliseconds.
     pub latency_ms: Option<f64>,
-    /// Bytes a second that it sends then, as estimated.
+    /// Estimated speed after the first byte, in bytes a second.
     pub bytes_per_s: Option<f64>,
-    /// How many good answers it gave.
+    /// Number of its good answers.
     pub answers: u64,
     /// The number of its failures.
     pub failures: u64,
     /// Seconds until it is asked again, if it is not asked now.
     pub asked_again_s: Option<u64>,
-    /// What its operator should mend.
+    /// A problem that the mirror's operator should solve.
     pub notice: Option<String>,
 }
 
@@ -362,9 +368,10 @@ pub struct MirrorStatus {
 pub enum MirrorState {
     /// It is asked.
     Good,
-    /// It is not asked for a while, as it does not answer; or only after the others, as its replies are useless.
+    /// It is not asked for a while, as it does not answer; or only after the others, as its replies are
+    /// useless.
     Paused,
-    /// It is excluded as long as there is another: its content was bad.
+    /// It is excluded while any other mirror is left, because its content was bad.
     Dropped,
 }
 
@@ -376,13 +383,14 @@ impl fmt::Display for Mirrors {
 }
 
 impl Mirrors {
-    /// `mirrors`, preferred in this order until they are measured. There may be at most 64.
+    /// Makes one source of `mirrors`, preferred in this order until they are measured. Only the first 64 are
+    /// used.
     pub fn new(mirrors: Vec<Arc<dyn Mirror>>) -> Mirrors {
         let keep = |mirror| MirrorEntry { mirror, health: Mutex::default() };
         Mirrors { mirrors: mirrors.into_iter().take(MIRRORS_MAX).map(keep).collect(), wait_max: WAIT_MAX }
     }
 
-    /// With another bound than 5 seconds on how long a request waits for mirrors that have just begun to fail.
+    /// Sets how long a request waits for mirrors that have just begun to fail; 5 seconds if not set.
     #[must_use]
     pub fn waiting_at_most(self, wait_max: Duration) -> Mirrors {
         Mirrors { wait_max, ..self }
@@ -391,14 +399,15 @@ impl Mirrors {
     /// The mirrors that `addresses` name; see [`parse`].
     ///
     /// # Errors
-    /// The first address that names none.
+    /// The error for the first address that does not name a mirror.
     pub fn parse<A: AsRef<str>>(addresses: &[A]) -> Result<Mirrors, AddressError> {
         let mirrors: Result<_, _> = addresses.iter().map(|address| parse(address.as_ref())).collect();
         Ok(Mirrors::new(mirrors?))
     }
 
-    /// A file (or a part, see [`Mirror::get`]) that passes `check`, from the first mirror that has one; and the name of
-    /// that mirror. One whose answer does not pass is dropped: `check` must refuse only what no honest mirror sends.
+    /// A file, or a part of one (see [`Mirror::get`]), that passes `check`, from the first mirror that has
+    /// one; and the name of that mirror. A mirror whose answer does not pass is dropped, so `check` must
+    /// refuse only what no honest mirror sends.
     ///
     /// # Errors
     /// The failure of each mirror.
@@ -416,9 +425,9 @@ impl Mirrors {
         self.ask_checked(&part, expected.min(bytes_max), &ask, check, Blame::Certain)
     }
 
-    /// As [`Mirrors::get_checked`], where `check` goes by what some mirror has named and nobody signed: what does not pass
-    /// may be that one's fault. So a mirror is dropped only once another has something that passes, or if there is no other.
-    /// `expected` is the block that should be there.
+    /// Like [`Mirrors::get_checked`], for a `check` that relies on unsigned data from some mirror. If content
+    /// does not pass, that data may be at fault. So a mirror is dropped only when another has content that
+    /// passes, or if no other can be asked. `expected` is the digest of the block that should be there.
     ///
     /// # Errors
     /// The failure of each mirror.
@@ -436,8 +445,8 @@ impl Mirrors {
         self.ask_checked(&part, bytes_max, &ask, check, Blame::IfOthersFit)
     }
 
-    /// Frames of some of these blocks (see [`Mirror::objects`]), at least one and only of these, and the name of the
-    /// mirror that gave them. What is in the frames is not checked.
+    /// Frames of some of these blocks (see [`Mirror::objects`]) and the name of the mirror that sent them: at
+    /// least one frame, and none of another block. The content of the frames is not checked.
     ///
     /// # Errors
     /// The failure of each mirror.
@@ -462,7 +471,7 @@ impl Mirrors {
         self.ask_checked(&part, expected, &ask, &check, Blame::Certain)
     }
 
-    /// Asks one mirror after the other, and again if one has just begun to fail and may be back soon.
+    /// Asks one mirror after the other. Starts again if a mirror has just begun to fail and may be back soon.
     fn ask_checked<T>(
         &self,
         part: &RequestKey,
@@ -485,7 +494,7 @@ impl Mirrors {
         }
     }
 
-    /// When the first of those mirrors is asked again that have just begun to fail.
+    /// The time until the first of the mirrors that have just begun to fail is asked again.
     fn back_in(&self, now: Instant) -> Option<Duration> {
         let left = |entry: &MirrorEntry| {
             let health = entry.health.lock();
@@ -509,7 +518,8 @@ impl Mirrors {
         let (mut order, away) = self.order(bytes, Instant::now());
         let blame = if order.len() == 1 { Blame::Certain } else { blame };
         if !are_files {
-            // Most mirrors do not reach an origin, which is no fault of theirs; those that did not are asked last.
+            // Most mirrors do not reach an origin. That is no fault; but those without these blocks are asked
+            // last.
             order.sort_by_key(|entry| entry.health.lock().no_objects);
         }
         let mut failures = Vec::new();
@@ -569,8 +579,9 @@ impl Mirrors {
         Err(Unavailable { file: file.clone(), failures, dropped: self.dropped() })
     }
 
-    /// Frames of blocks that the look-up of `paths` needs (see [`Mirror::paths`]), from the fastest mirror that can tell;
-    /// `None` if none can, which costs a request now and then. Nothing of them is checked.
+    /// Frames of blocks that the look-up of `paths` needs (see [`Mirror::paths`]), from the fastest mirror
+    /// that can look them up. `None` if no mirror can; finding that out costs a request now and then. The
+    /// frames are not checked.
     pub fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Option<Vec<u8>> {
         let can = |entry: &&MirrorEntry| {
             let health = entry.health.lock();
@@ -595,9 +606,10 @@ impl Mirrors {
         })
     }
 
-    /// The content that each mirror has under this name, all asked at once: for the few small files that need not be
-    /// the same everywhere (`root`, `revoked`), of which the caller takes the best. Nobody is dropped for an old one.
-    /// Those that are dropped, or paused because they do not answer, are not asked.
+    /// What each mirror has under this name; all are asked at once. This is for the few small files that need
+    /// not be the same everywhere (`root`, `revoked`), of which the caller takes the best. No mirror is
+    /// dropped for an old version. Mirrors that are dropped, or paused because they do not answer, are not
+    /// asked.
     pub fn every(&self, file: &str, bytes_max: u64) -> Vec<(String, Result<Vec<u8>, MirrorError>)> {
         let now = Instant::now();
         let is_asked = |entry: &&MirrorEntry| {
@@ -630,8 +642,8 @@ impl Mirrors {
         })
     }
 
-    /// Drops a mirror whose content is bad, as the caller found out later. That is logged once. Whether another mirror
-    /// is left to be asked.
+    /// Drops a mirror whose content the caller later found to be bad, and logs that once. Returns whether
+    /// another mirror is left.
     pub fn report_bad(&self, mirror: &str, why: &str) -> bool {
         self.mirrors
             .iter()
@@ -641,7 +653,7 @@ impl Mirrors {
         self.mirrors.iter().any(|entry| !entry.health.lock().is_dropped(now))
     }
 
-    /// The mirrors themselves, for who has to ask one alone; without those that were dropped.
+    /// The mirrors that are not dropped, for callers that ask one of them alone.
     pub fn each(&self) -> Vec<Arc<dyn Mirror>> {
         let now = Instant::now();
         let good = |entry: &&MirrorEntry| !entry.health.lock().is_dropped(now);
@@ -661,7 +673,8 @@ impl Mirrors {
         self.mirrors.iter().filter_map(|entry| Some((entry.name(), why(entry)?))).collect()
     }
 
-    /// The order in which to ask for `bytes`, and the mirrors that are not asked because they do not answer.
+    /// The mirrors in the order in which to ask them for `bytes`, and those that are not asked because they
+    /// do not answer.
     fn order(&self, bytes: u64, now: Instant) -> (Vec<&MirrorEntry>, Vec<&MirrorEntry>) {
         let (mut ready, mut late, mut last, mut away) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for entry in &self.mirrors {
@@ -686,7 +699,7 @@ impl Mirrors {
         if ready.is_empty() && late.is_empty() {
             late = last;
         }
-        // Both sorts are stable: of equals, the one that was named first.
+        // Both sorts are stable: mirrors that are equal stay in the order in which they were named.
         ready.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         away.sort_by_key(|(left, _)| *left);
         let order = ready.into_iter().map(|(_, entry)| entry).chain(late).collect();
@@ -699,7 +712,7 @@ impl Mirrors {
 enum Blame {
     /// Only the mirror can be at fault.
     Certain,
-    /// The mirror's if another has one that passes.
+    /// The mirror is at fault if another mirror sends content that passes.
     IfOthersFit,
 }
 
@@ -710,7 +723,8 @@ impl MirrorEntry {
 
     /// Sends a request to the mirror, and measures how long it takes.
     fn ask(&self, ask: &MirrorRequest<'_>) -> Result<Vec<u8>, MirrorError> {
-        // Counts as asked also while the reply is awaited: other requests need not explore the mirror meanwhile.
+        // The mirror counts as asked while its reply is awaited: other requests need not explore it
+        // meanwhile.
         self.health.lock().speed.asked = Some(Instant::now());
         let start = Instant::now();
         let answer = ask(&*self.mirror);
@@ -724,8 +738,9 @@ impl MirrorEntry {
         answer
     }
 
-    /// The failure that a mirror would repeat, if it is not asked now: it gave no answer of use to this just before, or
-    /// it does not answer, and another request tries it.
+    /// The failure that the mirror would repeat, in which case it is not asked now: either its last reply to
+    /// this request was useless, or it does not answer and its pause is not over, or another request is
+    /// trying it.
     fn known_failure(&self, part: &RequestKey) -> Option<MirrorFailure> {
         let mut health = self.health.lock();
         let now = Instant::now();
@@ -830,7 +845,7 @@ impl Failure {
         Failure { why, is_away: false, of_content: true, pause_min: Duration::ZERO }
     }
 
-    /// A failure to answer, which took as long as since `asked`.
+    /// A failure to answer, after waiting since `asked`.
     fn away(error: &MirrorError, asked: Instant, of_content: bool) -> Failure {
         let wanted = match error {
             MirrorError::Unreachable { retry_after, .. } => *retry_after,

@@ -1,5 +1,5 @@
-//! Addresses of hosts, remembered for a while: a look-up for each of thousands of small requests would cost more than
-//! the requests.
+//! A cache of host addresses: thousands of small requests would otherwise cost a look-up each, which is more
+//! than the request itself.
 
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-/// How long addresses are used.
+/// How long addresses are cached.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Remembers the addresses of one host: a mirror has one, and perhaps that of a proxy before it.
+/// Caches the addresses of one host: a mirror has one, and perhaps that of a proxy before it.
 #[derive(Debug, Default)]
 pub struct CachingResolver {
     system: DefaultResolver,

@@ -1,8 +1,8 @@
-//! A least speed for what a mirror sends.
+//! Enforces a lowest speed for what a mirror sends.
 //!
-//! A deadline for each read does not help against a mirror that sends a byte now and then, and one for the whole
-//! answer must be long for long answers. So the bytes that arrive are counted where they arrive, below TLS (which
-//! would wait for the rest of a record, however slowly it comes), from each request on.
+//! A deadline for each read does not help against a mirror that sends one byte now and then, and a deadline
+//! for the whole answer must be long if the answer is. So the bytes are counted where they arrive, from each
+//! request on. This is done below TLS, which would wait for the rest of a record, however slowly it arrives.
 
 use super::Patience;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl<In: Transport> Connector<In> for PaceConnector {
     }
 }
 
-/// A connection that is given up when it is too slow.
+/// A connection that is abandoned when it is too slow.
 #[derive(Debug)]
 pub struct PacedTransport<In> {
     inner: In,
@@ -61,7 +61,7 @@ impl<In: Transport> Transport for PacedTransport<In> {
     }
 }
 
-/// Counts what arrived since a request.
+/// Counts the bytes that have arrived since a request.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     patience: Patience,
@@ -74,7 +74,7 @@ impl Pace {
         Pace { patience, since, bytes: 0 }
     }
 
-    /// Whether the connection is still fast enough.
+    /// Counts bytes that arrived. Returns whether the connection is still fast enough.
     fn arrived(&mut self, bytes: u64, now: Instant) -> bool {
         self.bytes += bytes;
         let due = Duration::from_secs_f64(self.bytes as f64 / self.patience.bytes_per_s_min as f64);
@@ -86,7 +86,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Whoever keeps the pace may take as long as it takes; whoever drips is given up soon after the grace.
+    /// Proves: a transfer that keeps the pace may take as long as needed; one that is too slow is abandoned
+    /// soon after the grace period.
     #[test]
     fn pace() {
         let patience =

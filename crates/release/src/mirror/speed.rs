@@ -1,12 +1,12 @@
-//! How fast a mirror is, from what it did so far.
+//! Estimates how fast a mirror is, from its earlier replies.
 
 use std::time::{Duration, Instant};
 
-/// Answers shorter than this say how long a mirror takes to answer at all; longer ones, how fast it sends.
+/// Replies shorter than this measure a mirror's latency; longer ones, its throughput.
 const SHORT_BYTES: u64 = 32 << 10;
 /// The weight of the latest reply in the estimate.
 const WEIGHT: f64 = 0.25;
-/// The throughput assumed of a mirror that has sent nothing long yet.
+/// The throughput assumed for a mirror that has sent no long reply yet, in bytes a second.
 const BYTES_PER_S_ASSUMED: f64 = 10e6;
 
 /// A running estimate of a mirror's latency and throughput.
@@ -29,13 +29,14 @@ impl Speed {
             self.latency_s = Some(mixed(self.latency_s, took));
             return;
         }
-        // How much of the time was waiting is not known: half is assumed until a short reply shows.
+        // How much of the time was latency is unknown: half is assumed until a short reply measures it.
         let waiting = *self.latency_s.get_or_insert(took / 2.0);
         let sending = (took - waiting).max(took / 10.0).max(1e-6);
         self.bytes_per_s = Some(mixed(self.bytes_per_s, bytes as f64 / sending));
     }
 
-    /// How long an answer of so many bytes will take, in seconds; `None` for a mirror that was never measured.
+    /// The expected time of an answer with so many bytes, in seconds; `None` for a mirror that was never
+    /// measured.
     pub fn expected_s(&self, bytes: u64) -> Option<f64> {
         let latency = self.latency_s?;
         Some(latency + bytes as f64 / self.bytes_per_s.unwrap_or(BYTES_PER_S_ASSUMED))
@@ -58,7 +59,8 @@ mod tests {
         speed
     }
 
-    /// A near mirror on a thin line is the better one for short answers, a far one on a thick line for long ones.
+    /// Proves: a near mirror on a slow line is preferred for short answers, and a far one on a fast line for
+    /// long ones.
     #[test]
     fn what_is_faster_depends_on_the_length() {
         let near = measured(&[(5, 1000), (1005, 1_000_000)]);
@@ -68,7 +70,7 @@ mod tests {
         assert_eq!(Speed::default().expected_s(1), None);
     }
 
-    /// A slow start is forgotten.
+    /// Proves: the effect of a slow start fades.
     #[test]
     fn a_slow_start() {
         let mut answers = vec![(5000, 100)];

@@ -1,9 +1,11 @@
-//! What programs read first of a mounted release, and in which order, so that the next mount fetches it ahead.
+//! Records what programs read first of a mounted release, and in which order, so that it can be fetched ahead
+//! at the next mount.
 //!
-//! The list is by path, so it is of use for a newer release too. It is not trusted: what it names is looked up and
-//! verified as ever, a malformed one is forgotten, and a wrong one costs at most [`BYTES_MAX`].
+//! The list names paths, so it also helps with a newer release. It is not trusted: what it names is looked up
+//! and verified as always. A malformed list is ignored, and a wrong one costs at most [`BYTES_MAX`].
 //!
-//! Fetching ahead is polite: a little at a time, and not while somebody waits for long.
+//! Fetching ahead gives way to readers: it is done in small steps, and pauses while a reader has to wait for
+//! long.
 
 use crate::form::{self, Kind, RuleViolation};
 use crate::open::Release;
@@ -18,24 +20,25 @@ use std::time::{Duration, Instant};
 
 /// Most files and directories of a list.
 pub const TOUCHES_MAX: usize = 4096;
-/// Of each file, so much at most: programs read the beginning of a file first, or all of a small one, and this is what
-/// the kernel asks for then.
+/// Most bytes fetched of each file: programs read the beginning of a file first, or all of a small one, and
+/// this is how much the kernel asks for then.
 pub const TOUCH_BYTES_MAX: u32 = 128 << 10;
 /// Most bytes of all paths.
 const PATHS_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that are fetched ahead, before compression.
 const BYTES_MAX: u64 = 32 << 20;
-/// How many of a list are looked up before their content is asked for. Names that lie beside each other do so in packs.
+/// How many entries of a list are looked up before their content is fetched. Neighbours in a directory are
+/// neighbours in packs too.
 const BATCH: usize = 64;
-/// Blocks of one request, so that several requests are under way.
+/// Blocks of one request, few enough that several requests are under way at once.
 const BLOCKS: usize = 16;
 /// Threads that look up names.
 const THREADS: usize = 4;
-/// Names of a directory that are fetched when it was listed.
+/// How many names of a directory that was listed are fetched.
 const LISTED: usize = 256;
 /// Fetching ahead pauses while a reader has waited longer than this.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// If readers wait all the time for so long, fetching ahead is given up.
+/// Fetching ahead is given up if readers keep waiting for so long.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// One file's first read, or one directory's first listing (0 bytes).
@@ -45,11 +48,11 @@ pub struct Touch {
     pub path: Vec<u8>,
     /// The offset at which the read began.
     pub offset: u64,
-    /// How long it was, at most [`TOUCH_BYTES_MAX`].
+    /// The length of the read, at most [`TOUCH_BYTES_MAX`].
     pub bytes: u32,
 }
 
-/// First touches, the earliest first.
+/// The first reads and listings, in order of time.
 #[derive(Clone, PartialEq, Eq, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct FirstTouches(pub Vec<Touch>);
 
@@ -71,13 +74,13 @@ impl Kind for FirstTouches {
 }
 
 impl FirstTouches {
-    /// The list in a file; nothing if there is none, or none that can be read.
+    /// Reads the list from a file; empty if the file is missing or malformed.
     pub fn read(path: &Path) -> FirstTouches {
         let bytes = holdfast_durable::read(path, Self::BYTES_MAX).ok().flatten().unwrap_or_default();
         form::read(&bytes).unwrap_or_default()
     }
 
-    /// Puts the list into a file, whole or not at all, also if others do.
+    /// Writes the list into a file. The file is always whole, even if several processes write it.
     ///
     /// # Errors
     /// The file system's.
@@ -87,7 +90,7 @@ impl FirstTouches {
         file.persist(path).map(drop).map_err(|error| error.error)
     }
 
-    /// These, and after them those of `older` that are not among them, as far as there is room.
+    /// This list, followed by those entries of `older` that it lacks, as far as the bounds allow.
     #[must_use]
     pub fn before(mut self, older: FirstTouches) -> FirstTouches {
         let mut bytes: usize = self.0.iter().map(|touch| touch.path.len()).sum();
@@ -109,14 +112,14 @@ pub(super) struct Recorder(Mutex<TouchRecord>);
 
 #[derive(Default)]
 struct TouchRecord {
-    /// Digests of paths: another release has another inode by the same one.
+    /// Digests of the paths seen. (Inode numbers would differ in another release.)
     known: HashSet<u64>,
     list: FirstTouches,
     bytes: usize,
 }
 
 impl Recorder {
-    /// Notes a touch, if it is the path's first, by its digest. The path itself is asked only then.
+    /// Notes a read or listing if the path, identified by its digest, is new. `path` is called only then.
     pub(super) fn note(&self, digest: u64, offset: u64, bytes: u32, path: impl FnOnce() -> Option<Vec<u8>>) {
         let is_first = {
             let mut recorded = self.0.lock();
@@ -135,11 +138,11 @@ impl Recorder {
     }
 }
 
-/// Readers that wait for the release now, by when each began to wait.
+/// The readers that wait for the release at present, each by when it began to wait.
 #[derive(Default)]
 pub(super) struct WaitingReaders(Mutex<Vec<Instant>>);
 
-/// A reader that waits, until this is dropped.
+/// One reader that waits; it ends when this is dropped.
 pub(super) struct WaitingReader<'a>(&'a WaitingReaders, Instant);
 
 impl WaitingReaders {
@@ -153,7 +156,7 @@ impl WaitingReaders {
         self.0.lock().iter().min().map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Waits until no reader waits for long; returns whether that came about.
+    /// Waits until no reader has been waiting for long. Returns `false` if that takes too long.
     fn wait_for_readers(&self) -> bool {
         let start = Instant::now();
         while self.longest() > PATIENCE {
@@ -175,10 +178,10 @@ impl Drop for WaitingReader<'_> {
     }
 }
 
-/// What was fetched ahead, in numbers.
+/// Numbers about a fetch ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FetchSummary {
-    /// Files and directories of the list that were gone through.
+    /// Files and directories of the list that were processed.
     pub touches: usize,
     /// The bytes of their content.
     pub bytes: u64,
@@ -212,7 +215,7 @@ pub(super) fn fetch(
         for some in chunks.chunks(BLOCKS) {
             source.prefetch(&some.iter().map(|chunk| (*chunk, BlockKind::Chunk)).collect::<Vec<_>>());
         }
-        // All of these are under way; to have them is to wait for them.
+        // All these chunks are being fetched by now; this waits for them.
         for chunk in &chunks {
             if waiting.wait_for_readers() && source.fetch(chunk, BlockKind::Chunk).is_ok() {
                 fetched.bytes += u64::from(chunk.length);
@@ -223,7 +226,7 @@ pub(super) fn fetch(
     fetched
 }
 
-/// The chunks of what was touched, in as far as it is still there.
+/// The chunks of the part of a file that was read, as far as the file is still there.
 fn chunks_of(tree: &Tree, touch: &Touch) -> Result<Vec<Reference>, ContentError> {
     let mut node = tree.root()?;
     for name in components(&touch.path) {
@@ -257,7 +260,7 @@ mod tests {
         FirstTouches(paths.iter().map(|path| touch(path)).collect())
     }
 
-    /// Proves: only the first touch of a path counts, in the order of touches, and there is a bound.
+    /// Proves: only the first read of a path is recorded, in order, and the list is bounded.
     #[test]
     fn the_first_counts() {
         let recorder = Recorder::default();
@@ -275,7 +278,7 @@ mod tests {
         assert_eq!(form::read::<FirstTouches>(&form::write(&recorder.list())).unwrap(), recorder.list());
     }
 
-    /// Proves: what was touched last time comes first, what was touched earlier after it, each path once.
+    /// Proves: the reads of the last mount come first, earlier ones after them, each path once.
     #[test]
     fn newer_before_older() {
         let both = list(&["b", "c"]).before(list(&["a", "b", "d"]));
@@ -286,7 +289,7 @@ mod tests {
         assert!(both.0.len() == TOUCHES_MAX && both.0[0] == touch("new"));
     }
 
-    /// Proves: a list is read as it was written; one that is damaged, too long or not there is no list.
+    /// Proves: a list is read as it was written; one that is damaged, too long or missing counts as empty.
     #[test]
     fn files() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(FirstTouches::read(&path), list(&[]));
     }
 
-    /// Proves: whoever waits is seen to, and is forgotten when done.
+    /// Proves: a waiting reader is noticed, and forgotten when it is done.
     #[test]
     fn who_waits() {
         let waiting = WaitingReaders::default();
@@ -317,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: no bytes whatever make reading a list panic.
+        /// Proves: no bytes make parsing a list panic.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = form::read::<FirstTouches>(&[b"HF-warm\x01".as_slice(), &bytes].concat());

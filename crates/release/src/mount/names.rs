@@ -1,4 +1,4 @@
-//! What the kernel has looked up: which name of which directory each inode number is.
+//! What the kernel has looked up: for each inode number, a name and the directory it is in.
 
 use crate::tree::Tree;
 use holdfast_client::FsError;
@@ -6,22 +6,22 @@ use holdfast_client::files::Ino;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The deepest path.
+/// Most components of a path.
 const DEPTH_MAX: usize = 2048;
 
-/// Inode numbers that the kernel knows, as names below others.
+/// The inode numbers that the kernel has, each as a name within another.
 #[derive(Default)]
 pub struct Names(HashMap<Ino, KnownInode>);
 
 /// Names from the root on.
 type PathComponents = Vec<Box<[u8]>>;
 
-/// Where an inode was looked up: it is found again there, whatever release is shown by then.
+/// Where an inode was looked up. It can be found there again, whatever release is current by then.
 #[derive(Clone)]
 pub struct Lookup {
-    /// The tree that the kernel was shown.
+    /// The tree in which it was looked up.
     pub tree: Arc<Tree>,
-    /// A digest of its path.
+    /// A digest of its path in that tree.
     pub path: u64,
 }
 
@@ -29,11 +29,11 @@ struct KnownInode {
     parent: Ino,
     name: Box<[u8]>,
     found: Lookup,
-    /// Other names by which the kernel has found it, in directories that it may still know.
+    /// Other names by which the kernel has found it, in directories that it may still have.
     others: BTreeSet<(Ino, Box<[u8]>)>,
     lookups: u64,
-    /// How many others are known as below it. The kernel may forget a directory before a file in it that has another
-    /// name elsewhere; its path is needed for as long.
+    /// The number of inodes in this table with this one as parent. The kernel may forget a directory before a
+    /// file that was looked up in it; the directory's path is needed until then.
     children: u64,
 }
 
@@ -47,7 +47,7 @@ impl Names {
             self.gain_child(parent);
             return;
         };
-        // The way found last is as good as any, since a number stands for one content.
+        // The newest name is as good as any other, because a number always stands for the same content.
         one.lookups += 1;
         one.found = found;
         if (one.parent, &one.name) == (parent, &name) {
@@ -61,7 +61,7 @@ impl Names {
             self.gain_child(parent);
             self.lose_child(before);
         }
-        // Cleaned up now and then, so that releases that come and go leave nothing.
+        // Cleaned up from time to time, so that entries do not accumulate as releases come and go.
         if others.len().is_power_of_two() {
             others.retain(|(parent, _)| *parent == Ino::ROOT || self.0.contains_key(parent));
         }
@@ -78,10 +78,10 @@ impl Names {
         }
     }
 
-    /// How `ino` was found last.
+    /// Where `ino` was found last.
     ///
     /// # Errors
-    /// [`FsError::Stale`]: it is not known.
+    /// [`FsError::Stale`]: the number is not in the table.
     pub fn found(&self, ino: Ino) -> Result<Lookup, FsError> {
         self.0.get(&ino).map(|one| one.found.clone()).ok_or(FsError::Stale)
     }
@@ -89,7 +89,7 @@ impl Names {
     /// The names from the root to `ino`, and the tree in which they lead there.
     ///
     /// # Errors
-    /// [`FsError::Stale`]: it is not known, or the root.
+    /// [`FsError::Stale`]: the number is not in the table, or is the root's.
     pub fn path(&self, ino: Ino) -> Result<(PathComponents, Arc<Tree>), FsError> {
         let mut path = Vec::new();
         let mut at = ino;
@@ -112,7 +112,7 @@ impl Names {
         self.0.get(&ino).map_or(Ino::ROOT, |known| known.parent)
     }
 
-    /// All names that are known: directory and name.
+    /// All names in the table, each with its directory.
     pub fn all(&self) -> impl Iterator<Item = (Ino, &[u8])> {
         self.0.values().flat_map(|known| {
             let others = known.others.iter().map(|(parent, name)| (*parent, &**name));
@@ -120,7 +120,7 @@ impl Names {
         })
     }
 
-    /// Forgets what nothing needs, and above it what is needed no more by that.
+    /// Removes an entry if nothing needs it, and then its parents if nothing needs them any more.
     fn tidy(&mut self, ino: Ino) {
         let mut at = ino;
         while self.0.get(&at).is_some_and(|one| one.lookups == 0 && one.children == 0)
@@ -133,14 +133,14 @@ impl Names {
         }
     }
 
-    /// Counts one more known inode below `ino`.
+    /// Counts one more entry with `ino` as parent.
     fn gain_child(&mut self, ino: Ino) {
         if let Some(above) = self.0.get_mut(&ino) {
             above.children += 1;
         }
     }
 
-    /// Counts one fewer known inode below `ino`.
+    /// Counts one entry fewer with `ino` as parent.
     fn lose_child(&mut self, ino: Ino) {
         if let Some(above) = self.0.get_mut(&ino) {
             above.children = above.children.saturating_sub(1);
@@ -168,8 +168,8 @@ mod tests {
         Some((path.join("/"), tree.reference().length))
     }
 
-    /// Proves: the path of a file stays known while the kernel knows the file, whatever it forgets first and by
-    /// whichever of its names it was found; and afterwards nothing is left.
+    /// Proves: the path of a file stays in the table while the kernel has the file, whatever it forgets
+    /// first, and under whichever name it was found; afterwards the table is empty.
     #[test]
     fn paths_outlive_their_directories() {
         let mut names = Names::default();
@@ -194,8 +194,9 @@ mod tests {
         names.forget(file, 5);
     }
 
-    /// Proves: a file in a directory of an old release is found in that one, what is the same in a new one in the one
-    /// looked at last; and a file that stays known through many releases does not gather the names it had in them.
+    /// Proves: a file in a directory of an old release is found in that release; a file that did not change
+    /// is found in the release where it was last looked up. A file that stays in use through many releases
+    /// does not accumulate names.
     #[test]
     fn releases_come_and_go() {
         let mut names = Names::default();

@@ -1,8 +1,7 @@
-//! A prefix of a bucket as the place of a release: the copy of it on this machine, in which a publisher makes the next
-//! release as in any directory, and from which that is sent.
+//! A release in a bucket: a copy of it on this machine, in which the next release is made as in any
+//! directory, and from which it is sent.
 //!
-//! The copy is made again from the bucket where it is missing, so it may be removed; then all of the release is fetched
-//! once.
+//! The copy may be removed: it is then made again by fetching the whole release once.
 
 use super::compose::lock;
 use super::publication::PublicationError;
@@ -23,14 +22,14 @@ use holdfast_tiered::{BucketAddress, S3};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Connections by which the copy is fetched.
+/// Connections with which the copy is fetched.
 const CONNECTIONS: usize = 4;
 
-/// A prefix of a bucket, locked against other processes of this machine, and what this machine has of it.
+/// A prefix of a bucket, locked against other processes of this machine, and its copy.
 pub struct BucketTarget {
     bucket: S3,
     mirror: Arc<dyn Mirror>,
-    /// Holds the copy and what is remembered.
+    /// The directory of the copy and of what is remembered about the bucket.
     base: PathBuf,
     /// What this machine remembers of releases that it has read.
     trust: PathBuf,
@@ -40,7 +39,8 @@ pub struct BucketTarget {
 /// How a release is sent to a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct SendingOptions {
-    /// How long what no release needs any more stays, in seconds, for those who still read by an older index.
+    /// How long files that no release needs any more stay, in seconds, for readers that still use an older
+    /// index.
     pub window_s: u64,
     /// How far the bucket's listing is trusted.
     pub belief: BucketTrust,
@@ -49,11 +49,11 @@ pub struct SendingOptions {
 }
 
 impl BucketTarget {
-    /// The prefix at an address. Its copy lies below `folder`, which is this user's alone, and what is remembered of
-    /// releases in `trust`. Nothing is asked yet.
+    /// The prefix at an address. Its copy is put below `folder`, which only this user may access, and what is
+    /// remembered of releases into `trust`. No request is sent yet.
     ///
     /// # Errors
-    /// It is no address, or another process of this machine works on it.
+    /// The text is no address, or another process of this machine works on the prefix.
     pub fn open(address: &str, folder: &Path, trust: PathBuf) -> Result<BucketTarget, PublicationError> {
         let mirror = Http::of_bucket(address).map_err(|error| PublicationError::Address(error.why))?;
         let parsed: Result<BucketAddress, _> = address.parse();
@@ -71,12 +71,12 @@ impl BucketTarget {
         self.bucket.address().to_string()
     }
 
-    /// Where everybody can read it, if that is allowed.
+    /// The URL at which it can be read, if reading is public.
     pub fn url(&self) -> String {
         self.bucket.address().url()
     }
 
-    /// The copy of its release on this machine; may not be there.
+    /// The directory of the copy, which may not exist.
     pub fn copy(&self) -> PathBuf {
         self.base.join("release")
     }
@@ -84,16 +84,17 @@ impl BucketTarget {
     /// Makes sure that the bucket holds no release but this one.
     ///
     /// # Errors
-    /// It does, or cannot be asked.
+    /// [`PublicationError`]: it holds another release, or cannot be reached.
     pub fn no_other(&self, id: ReleaseId) -> Result<(), PublicationError> {
         Ok(BucketContents::look(&self.bucket)?.no_other(&self.bucket, id)?)
     }
 
-    /// Brings the copy up to date where the bucket has more, for somebody who signs with `signers`. Returns what people
-    /// should be told.
+    /// Updates the copy if the bucket has a newer state, for a publisher that signs with `signers`. Returns a
+    /// notice for people.
     ///
     /// # Errors
-    /// The bucket cannot be asked, or holds a release that is not these people's, or an older one than was seen.
+    /// The bucket cannot be reached, or holds a release that these keys may not sign, or one older than was
+    /// seen before.
     pub fn bring(
         &self,
         signers: &[Arc<dyn KeyHolder>],
@@ -115,7 +116,7 @@ impl BucketTarget {
                 return Ok(None);
             }
         }
-        // One that has expired is what is published anew.
+        // An expired release is accepted, because publishing renews it.
         let options = Options {
             id,
             trust: self.trust.clone(),
@@ -146,7 +147,7 @@ impl BucketTarget {
         )))
     }
 
-    /// Keys and number of the release of the copy.
+    /// Key sets and sequence number of the copy's release.
     fn own(&self) -> Result<Option<(KeyChain, Option<u64>)>, PublicationError> {
         let dir = ReleaseDir::new(&self.copy());
         let damaged = |error: ReleaseDirError| PublicationError::Copy {
@@ -163,10 +164,10 @@ impl BucketTarget {
         }
     }
 
-    /// Makes the bucket what a directory is.
+    /// Updates the bucket to what a directory has.
     ///
     /// # Errors
-    /// The bucket has the release that it had.
+    /// [`PublicationError`]. The bucket then has the release that it had before.
     pub fn send(
         &self,
         folder: &Path,
@@ -184,10 +185,11 @@ impl BucketTarget {
         Ok(send(&self.bucket, &options, progress)?)
     }
 
-    /// Reads the release back as its readers do, so that this machine notices for ever if an older one is put there.
+    /// Reads the release back as readers do, so that this machine will detect it if an older one is ever put
+    /// there.
     ///
     /// # Errors
-    /// What a reader would be told.
+    /// The error that a reader would get.
     pub fn read_back(&self, id: ReleaseId) -> Result<(), PublicationError> {
         let memory = Trust::open(&self.trust, id)?;
         admit(&memory, &*self.mirror, &[], now_s(), ExpiredPolicy::Allow)

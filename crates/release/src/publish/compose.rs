@@ -1,8 +1,9 @@
-//! A whole release: the tree, the index, the record to be signed, and what is no longer needed.
+//! Composes a whole release: the tree, the index and the record to be signed; and removes what is no longer
+//! needed.
 //!
-//! Order on disk: packs, then the index, then (when it is signed) the record. So whoever copies the directory at any
-//! moment has a release, the last one or this one; and one that was not finished costs nothing but packs that the
-//! next publishing removes.
+//! Order on disk: packs, then the index, then (once it is signed) the record. So a copy of the directory,
+//! taken at any moment, has a whole release, the previous one or this one. A release that was not finished
+//! leaves only packs, which the next publication removes.
 
 use super::folder::FolderBlocks;
 use super::hold;
@@ -31,31 +32,31 @@ pub struct ReleaseOptions<'a> {
     pub target: &'a Path,
     /// Now, in seconds since 1970.
     pub now_s: u64,
-    /// How long the record counts, in seconds.
+    /// How long the record is valid, in seconds.
     pub life_s: u64,
     /// A title or version for people.
     pub note: &'a str,
-    /// Releases that stay whole, this one included.
+    /// The number of releases to retain, this one included.
     pub keep: usize,
-    /// The digest key of a first release; later ones keep to that.
+    /// The digest key if this is the first release; later ones use the same.
     pub first_key: DigestKey,
     /// The rules: what to leave out, and which directories are opaque.
     pub rules: &'a Rules,
-    /// Times later than this become this, in seconds since 1970.
+    /// Later modification times are replaced by this one, in seconds since 1970.
     pub newest: Option<i64>,
     /// The compression level of zstd.
     pub level: i32,
     /// The number of threads that compress.
     pub threads: usize,
-    /// The database that remembers what was published.
+    /// The database that remembers what was published before.
     pub memory: Option<&'a Path>,
-    /// The live directory that is the tree; `source` is then what to call it.
+    /// The live directory to publish; `source` is then only its name for messages.
     pub live: Option<LiveSource<'a>>,
 }
 
-/// A release that waits for signatures.
+/// A release that is not signed yet.
 pub struct Composed {
-    /// The record and all that signers need.
+    /// The record, and everything its signers need.
     pub draft: Draft,
     /// The report for people.
     pub report: Report,
@@ -71,22 +72,23 @@ pub struct Report {
     pub names: u64,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Files that were read, as they were not known from the last time.
+    /// Files that were read, because they were new or had changed.
     pub files_read: u64,
     /// Blocks that were not there before.
     pub blocks_added: u64,
-    /// Their bytes as they lie in packs.
+    /// The bytes of those blocks as stored in packs.
     pub bytes_added: u64,
-    /// Blocks of a live file system that were not referred to before.
+    /// Blocks of the live file system that no release referred to before.
     pub blocks_at_origin: u64,
-    /// Whether the tree is the same as the last one's.
+    /// Whether the tree is the same as in the previous release.
     pub unchanged: bool,
     /// What could not be published, for people.
     pub notes: Vec<String>,
 }
 
 impl Composed {
-    /// To be called once the record is signed and installed: what was seen counts from now on.
+    /// Makes the memory of this publishing valid for the next one. To be called once the record is signed and
+    /// installed.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -100,10 +102,10 @@ fn bad_directory(error: &ReleaseDirError, target: &Path) -> PublishError {
     PublishError::Damaged { path: target.to_owned(), why: error.to_string() }
 }
 
-/// Keeps others from publishing into the same directory meanwhile.
+/// Locks the directory against other processes that publish into it.
 ///
 /// # Errors
-/// [`PublishError`]: somebody does, or it is no directory.
+/// [`PublishError`]: another process has locked it, or it is not a directory.
 pub fn lock(target: &Path) -> Result<FileLock, PublishError> {
     let folder = File::open(target).map_err(|error| PublishError::local(target, &error))?;
     FileLock::take(folder).map_err(|error| match error.kind() {
@@ -126,8 +128,9 @@ pub fn compose(
     compose_by(release_options, progress, publish)
 }
 
-/// As [`compose`], but a tree on this machine is walked and parsed by a sandboxed process that `program` starts. A live
-/// directory is not: its blocks are as they are, and come from processes of their own.
+/// Like [`compose`], but a sandboxed process that `program` starts walks and parses a tree on this machine. A
+/// live directory is read in this process: its blocks are not parsed further, and come from processes of
+/// their own.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -252,8 +255,8 @@ pub(crate) fn write_named(
     Ok(Location { digest, bytes: bytes.len() as u64 })
 }
 
-/// Removes what no release that is kept needs: records, packs, indexes, and what was left unfinished. To be called
-/// once a record is installed. Files that the record before this one names stay, for those who are reading by it.
+/// Removes what no retained release needs: records, packs, indexes and unfinished files. To be called once a
+/// record is installed. Files that the record before this one names stay, for readers that still use it.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -261,7 +264,7 @@ pub fn tidy(target: &Path, keep: usize) -> Result<(), PublishError> {
     tidy_beside(target, keep, &[])
 }
 
-/// As [`tidy`], but the files `beside` stay too, with what they name.
+/// Like [`tidy`], but the indexes `beside` and the packs they name stay too.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -277,7 +280,7 @@ pub(crate) fn tidy_beside(target: &Path, keep: usize, beside: &[Location]) -> Re
     );
     named.extend(root.hints);
     named.extend(beside);
-    // Older records find what they need by the newest index, before theirs goes.
+    // Older records are changed to refer to the newest index before their own is removed.
     for old in &mut retained {
         if old.sequence() < before && old.file.index != root.index {
             old.file.index = root.index;

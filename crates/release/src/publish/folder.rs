@@ -1,4 +1,4 @@
-//! The blocks of a release directory, read where they lie.
+//! Reads the blocks of a release directory from its packs.
 
 use crate::index::{BlockLocation, Index, key_of};
 use crate::{layout, pack};
@@ -49,20 +49,20 @@ impl FolderBlocks {
         Some(self.index.entries[at].1)
     }
 
-    /// The frame at a location, as it lies there.
+    /// The frame at a location, unchecked.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's.
     pub fn frame(&self, location: &BlockLocation) -> io::Result<Vec<u8>> {
         let mut frame = vec![0; location.bytes as usize];
         self.pack(location.pack)?.read_exact_at(&mut frame, location.offset.into())?;
         Ok(frame)
     }
 
-    /// A block as it lies in its pack, unverified.
+    /// A block in its stored form, unverified.
     ///
     /// # Errors
-    /// [`SourceError`]: not there, or not readable.
+    /// [`SourceError`]: missing or unreadable.
     pub fn stored(&self, address: &Digest) -> Result<StoredBlock, SourceError> {
         let location = self.location(address).filter(|location| !location.is_at_origin());
         let location = location.ok_or(SourceError::Missing(*address))?;

@@ -1,7 +1,9 @@
-//! A release's blocks at the server of the live file system: what is new of it is stored there, small as it is, and a
-//! hold on its root keeps all that it reaches, the live file system's chunks above all, however that changes.
+//! Holds a release's blocks at the server of the live file system. The new blocks of the release, which are
+//! few, are stored there. A hold on its root then protects everything that it reaches, above all chunks of
+//! the live file system, however that changes.
 //!
-//! Invariant: no record is signed before the server has granted the hold, and it grants none that is not whole.
+//! Invariant: no record is signed before the server has granted the hold, and it grants none for an
+//! incomplete tree.
 
 use super::PublishError;
 use super::folder::FolderBlocks;
@@ -16,21 +18,21 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the server is waited for. It goes through the whole release before it grants a hold.
+/// How long a request waits for the server, which walks the whole release before it grants a hold.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Blocks and bytes that are stored at once.
+/// Blocks stored with one request; [`BATCH_BYTES`] bounds their bytes.
 const BATCH_BLOCKS: usize = 1024;
 const BATCH_BYTES: usize = 2 << 20;
-/// How often the server says what is missing.
+/// How many times the server may list missing blocks.
 const ROUNDS_MAX: usize = 64;
 
-/// The name of a hold of a release: by its number and root, so that a draft that waits for signatures keeps its
-/// own while another is made.
+/// The name of a release's hold, from its number and root, so that a draft that waits for signatures has a
+/// hold of its own while another is made.
 fn name(release: ReleaseId, sequence: u64, root: &Digest) -> String {
     format!("release/{release}/{sequence}/{root}")
 }
 
-/// The number and root of a release that a hold is for.
+/// The number and root of the release that a hold is for.
 fn release_of(hold: &HoldEntry, release: ReleaseId) -> Option<(u64, String)> {
     let rest = hold.name.strip_prefix(&format!("release/{release}/"))?;
     let (sequence, root) = rest.split_once('/')?;
@@ -51,7 +53,7 @@ struct BlockUpload<'a> {
 }
 
 impl BlockUpload<'_> {
-    /// Stores a block and all below it that is no data and that `is_known` does not know to be there.
+    /// Stores a block and all blocks below it, except data and those for which `is_known` holds.
     fn tree(&mut self, root: Digest, is_known: &dyn Fn(&Key) -> bool) -> Result<(), PublishError> {
         let mut stack = vec![root];
         while let Some(address) = stack.pop() {
@@ -95,11 +97,11 @@ fn ask(server: &dyn Remote, request: &Request) -> Result<Response, PublishError>
     call_patiently(server, request, PATIENCE).map_err(not_held)
 }
 
-/// Makes the server hold the tree of a release. `before` has what it was given with earlier ones; that it has it all is
-/// not believed.
+/// Makes the server hold the tree of a release. `before` is the index of what earlier releases have stored
+/// there; whether the server really has all of it is checked.
 ///
 /// # Errors
-/// [`PublishError::NotHeld`]: nothing is held.
+/// [`PublishError::NotHeld`]: no hold was granted.
 pub fn hold(
     server: &dyn Remote,
     blocks: &FolderBlocks,
@@ -133,7 +135,7 @@ pub fn hold(
             }
             storing.tree(address, &|_| false)?;
             if !storing.done.contains(&key_of(&address)) {
-                // Data that an earlier release, made of a directory, has in a pack.
+                // An earlier release that was made of a directory has this data in a pack.
                 storing.block(address)?;
             }
         }
@@ -141,11 +143,12 @@ pub fn hold(
     Err(not_held("it finds more to be missing each time"))
 }
 
-/// Lets go of releases that the release directory does not keep any more. The one before the newest stays, for who is
-/// reading by it, and so do drafts of the next. Returns how many went.
+/// Ends the holds of releases that the release directory no longer retains. The hold of the one before the
+/// newest stays, for readers that still use it, and so do holds of drafts of the next. Returns how many were
+/// ended.
 ///
 /// # Errors
-/// [`PublishError`]; what could not be let go stays held until the next time.
+/// [`PublishError`]; holds that could not be ended stay until the next time.
 pub fn release_holds(server: &dyn Remote, target: &Path) -> Result<usize, PublishError> {
     let dir = ReleaseDir::new(target);
     let damaged = |why: String| PublishError::Damaged { path: target.to_owned(), why };

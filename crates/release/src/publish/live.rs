@@ -1,9 +1,10 @@
-//! The tree of a release from a directory of a live file system, without its data: directories, inodes and extent maps
-//! are made anew in their one form, and the chunks of files are those that the live file system has, referred to.
+//! Makes the tree of a release from a directory of a live file system, without the files' data. Directories,
+//! inodes and extent maps are made anew, in the only form that a release may have; the chunks of files stay
+//! in the live file system, and the release refers to them.
 //!
-//! One verified view is read from beginning to end. What its members signed is checked by the client as ever; what a
-//! local directory cannot be, and a signed one can, is refused here: a directory below itself or with two names, and
-//! one that is too deep to be walked.
+//! One verified view is read from beginning to end. The client checks what its members signed, as always.
+//! This module refuses what a signed directory can be and a local one cannot: below itself, with two names,
+//! or too deep to be walked.
 
 use super::memory::PublishMemory;
 use super::rules::Rules;
@@ -23,13 +24,13 @@ use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Names of a directory that are read, and put into its map, at once.
+/// How many names of a directory are read, and put into its map, at once.
 const BATCH_NAMES: usize = 4096;
-/// Extents that are put into a map at once.
+/// How many extents are put into a map at once.
 const BATCH_EXTENTS: usize = 16 * 1024;
-/// Directories within each other, so that walking them is sure to have room on any thread's stack.
+/// Deepest nesting of directories. Walking them then fits the stack of any thread.
 const DEPTH_MAX: usize = 400;
-/// Names between two reports.
+/// Names between two reports of progress.
 const REPORT_NAMES: u64 = 64;
 /// Most notes that are collected.
 const NOTES_MAX: usize = 100;
@@ -41,11 +42,11 @@ pub struct LiveSource<'a> {
     pub base: &'a Base,
     /// The directory to publish.
     pub directory: Handle,
-    /// The file system's server, by which the release's blocks are kept.
+    /// The file system's server, which must hold the release's blocks.
     pub server: &'a dyn Remote,
 }
 
-/// The signs by which a file counts as unchanged. The i-hash changes with everything about it.
+/// The signs by which a file counts as unchanged. Its i-hash changes with everything about it.
 #[derive(PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 struct LiveFileSigns {
     ihash: Digest,
@@ -56,7 +57,8 @@ struct LiveFileSigns {
 /// Follows a path from the root of a live file system; names are separated by `/`.
 ///
 /// # Errors
-/// [`PublishError::Unfit`]: it is not there, or no directory. [`PublishError::Live`].
+/// [`PublishError::Unfit`]: the path does not exist or is no directory. [`PublishError::Live`]: it cannot be
+/// read.
 pub fn find_directory(base: &Base, path: &[u8]) -> Result<Handle, PublishError> {
     let whole = || std::path::PathBuf::from(String::from_utf8_lossy(path).into_owned());
     let live = |error: ReadError| match error {
@@ -86,10 +88,10 @@ fn explain(error: &ReadError) -> String {
     }
 }
 
-/// Makes the tree of a release from a live directory. As [`super::publish`].
+/// Makes the tree of a release from a live directory, like [`super::publish`].
 ///
 /// # Errors
-/// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
+/// [`PublishError`]; the release directory is as it was, except for packs that nothing refers to.
 pub fn publish(
     options: &Options<'_>,
     live: &LiveSource<'_>,
@@ -130,7 +132,7 @@ pub fn publish(
     Ok(PublishedTree { root, index, added, names, bytes, read, notes, hints: None, remember })
 }
 
-/// The names of a directory, some at a time.
+/// Calls `batch` with the names of a directory, some at a time.
 fn each_batch<E>(
     base: &Base,
     directory: Handle,
@@ -149,7 +151,7 @@ fn each_batch<E>(
     }
 }
 
-/// An inode, or none if the name leads to nothing: its file's owner has removed the file.
+/// An inode; `None` if the name leads to nothing, because the file's owner has removed the file.
 fn inode_of(base: &Base, file: Handle) -> Result<Option<Arc<Inode>>, ReadError> {
     match base.inode(file) {
         Err(ReadError::NotFound) => Ok(None),
@@ -164,7 +166,7 @@ fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The first pass: counts, finds files with several names, and that directories are a tree.
+/// The first pass: counts the names, finds files with several names, and checks that directories form a tree.
 struct Scanner<'a> {
     options: &'a Options<'a>,
     base: &'a Base,
@@ -237,7 +239,7 @@ struct Builder<'a> {
     progress: &'a mut dyn FnMut(Progress) -> bool,
     so_far: Progress,
     links: HashMap<Handle, HardLinks>,
-    /// The values of files with several names.
+    /// The values of files with several names that have been made already.
     made: HashMap<Handle, Value>,
     read: u64,
     notes: Vec<String>,
@@ -295,7 +297,7 @@ impl Builder<'_> {
         Ok(inode)
     }
 
-    /// Some names of a directory: first its subdirectories, then what lies in it itself.
+    /// Makes the entries for some names of a directory: its subdirectories first, then the other files.
     fn batch(
         &mut self,
         path: &[u8],
@@ -361,7 +363,7 @@ impl Builder<'_> {
         Ok(value)
     }
 
-    /// An inode with what the live one says, but for size, device number and content.
+    /// An inode with the attributes of the live one, except size, device number and content.
     fn inode(&self, old: &Inode, links: u32) -> Inode {
         let mut modified_ns = old.modified_ns;
         if let Some(newest) = self.options.newest {
@@ -374,7 +376,7 @@ impl Builder<'_> {
         inode
     }
 
-    /// Small content in the form that every publisher gives it; chunks as they are.
+    /// Small content in the form that every publisher gives it; for larger content, the same chunks.
     fn content(&self, path: &[u8], old: &Inode) -> Result<Content, PublishError> {
         if old.kind != InodeKind::File {
             return Ok(old.content.clone());
@@ -397,7 +399,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The same extents in a map whose nodes are here. Their chunks are only referred to.
+    /// The same extents in a map whose nodes are stored in the release. Their chunks are only referred to.
     fn extents(&self, path: &[u8], old: &ExtentMap) -> Result<ExtentMap, PublishError> {
         let mut new = ExtentMap { chunker: old.chunker, extents: Extents::default() };
         let mut batch: Vec<(u64, Extent)> = Vec::new();

@@ -1,8 +1,9 @@
-//! The input and output of a walk in the process that has the tree, the release directory and the memory.
+//! The input and output of a walk, in the process that can read the tree, the release directory and the
+//! memory.
 //!
-//! It opens nothing but directories and regular files below the tree, by names of one part that are no `..` and without
-//! following links, one directory after the other, and nothing that is to be left out: whoever asks it, also a walk that
-//! was taken over, gets no other file.
+//! It opens only directories and regular files below the tree, one directory after the other, and nothing
+//! that the rules leave out. Names have one component, `..` is refused, and links are not followed. So
+//! whatever asks it, even a walk that an attacker has taken over, gets no other file.
 
 use super::memory::{FileSigns, PublishMemory};
 use super::rules::Rules;
@@ -44,7 +45,7 @@ struct Level {
 }
 
 impl<'a> Local<'a> {
-    /// A walk of the tree `source`, without what `rules` leave out.
+    /// Prepares a walk of the tree `source`, without what `rules` leave out.
     pub fn new(
         source: &'a Path,
         rules: &'a Rules,
@@ -56,19 +57,19 @@ impl<'a> Local<'a> {
         Local { source, rules, store, seen, progress, open: RefCell::default() }
     }
 
-    /// Whether anything is known from the last time.
+    /// Whether a previous publishing is remembered.
     pub fn has_memory(&self) -> bool {
         self.seen.borrow().has_last()
     }
 
-    /// Leaves so many directories, if so many are open.
+    /// Leaves `count` directories, or all that are open if there are fewer.
     pub fn leave_some(&self, count: usize) {
         let mut open = self.open.borrow_mut();
         let left = open.len().saturating_sub(count);
         open.truncate(left);
     }
 
-    /// Returns what is remembered of this walk.
+    /// Ends the walk and returns its memory.
     pub fn into_seen(self) -> PublishMemory {
         self.seen.into_inner()
     }
@@ -182,8 +183,8 @@ impl BlockSource for Local<'_> {
 
 /// Opens a regular file for reading.
 fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OpenFile, Errno> {
-    // Opening may do something to what is no file: a device, a FIFO. And it may have taken a file's place between the
-    // two, so do not wait for ever.
+    // Opening a device or a FIFO may have an effect, so the type is checked first. One may take the file's
+    // place after the check, so opening must not block.
     let status: FileStatus = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
     if status.kind() != FileType::RegularFile {
         return Err(Errno::INVAL);
@@ -198,7 +199,7 @@ fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OpenFile, Errno> {
     Ok(OpenFile { file: File::from(file), status, attributes })
 }
 
-/// The names in a directory, in order of bytes.
+/// The names in a directory, in byte order.
 fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -212,7 +213,8 @@ fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     Ok(names)
 }
 
-/// Attributes of users. What the system or its administrator has attached means nothing elsewhere.
+/// The attributes in the user's namespace. Those of the system or its administrator have no meaning
+/// elsewhere.
 fn attributes(file: BorrowedFd<'_>) -> Result<Attributes, Errno> {
     let mut found = Attributes::default();
     let names = match grow(|buffer| rustix::fs::flistxattr(file, buffer)) {

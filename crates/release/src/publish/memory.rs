@@ -1,8 +1,10 @@
-//! What is remembered of the last publishing of a tree: the attributes of each file then, and its value in the release.
+//! The memory of the last publishing of a tree: the attributes that each file had, and its value in the
+//! release.
 //!
-//! A file whose size, times and number are as they were is not read again. Two cases are not trusted to that: what
-//! was changed so shortly before it was looked at that a later change could bear the same time, and anything if the
-//! release directory is not as the last publishing left it, since then blocks may be missing.
+//! A file whose size, times and inode number are unchanged is not read again. There are two exceptions: a
+//! file that was changed so shortly before it was examined that a later change could have the same time; and
+//! every file if the release directory is not as the last publishing left it, because blocks may then be
+//! missing.
 
 use super::walk_io::FileStatus;
 use super::{Memory, PublishError};
@@ -16,10 +18,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
 const BASIS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("basis");
 const BASIS_KEY: &[u8] = b"record";
-/// Files between two commits, and bytes.
+/// Files between two commits; [`BATCH_BYTES`] bounds their bytes too.
 const BATCH: usize = 20_000;
 const BATCH_BYTES: usize = 16 << 20;
-/// Times younger than this when a file is looked at may be given to a later change as well.
+/// A later change may get the same time as this one if it is less old than this when the file is examined.
 const YOUNG_NS: i64 = 2_000_000_000;
 
 /// The signs by which a file counts as unchanged.
@@ -32,7 +34,7 @@ pub struct FileSigns {
     links: u32,
     modified_ns: i64,
     changed_ns: i64,
-    /// The options that a file's inode depends on.
+    /// A digest of the options that a file's inode depends on.
     options: u64,
 }
 
@@ -72,7 +74,7 @@ struct NewMemory {
 }
 
 impl PublishMemory {
-    /// Opens what was seen the last time, if it counts, and begins anew.
+    /// Opens the memory of the last publishing if it is valid, and starts a new one.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -99,12 +101,12 @@ impl PublishMemory {
         Ok(PublishMemory { last, next: Some(next), now_ns })
     }
 
-    /// Whether there is anything of the last time.
+    /// Whether a previous publishing is remembered.
     pub fn has_last(&self) -> bool {
         self.last.is_some()
     }
 
-    /// The value of a file, if its signs are as they were.
+    /// The value of a file, if its signs are unchanged.
     pub fn find<S: BorshDeserialize + PartialEq>(&self, path: &[u8], signs: &S) -> Option<Value> {
         let read = self.last.as_ref()?.begin_read().ok()?;
         let table = read.open_table(FILES).ok()?;
@@ -113,7 +115,7 @@ impl PublishMemory {
         (then == *signs).then_some(value)
     }
 
-    /// Remembers what a file became.
+    /// Remembers the value of a file, unless the file is too young.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -124,7 +126,8 @@ impl PublishMemory {
         }
     }
 
-    /// As [`PublishMemory::add`], for signs that change with everything about a file, so that young ones count too.
+    /// Like [`PublishMemory::add`], for signs that change with everything about a file, so that young files
+    /// can be added too.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -141,7 +144,7 @@ impl PublishMemory {
         if next.batch.len() >= BATCH || next.batch_bytes >= BATCH_BYTES { next.write() } else { Ok(()) }
     }
 
-    /// Makes the new database count for the release whose record has the digest `basis`.
+    /// Makes the new database valid for the release whose record has the digest `basis`.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -165,7 +168,7 @@ impl NewMemory {
         self.batch_bytes = 0;
         let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
         let mut write = self.database.begin_write().map_err(|error| failed(&error))?;
-        // The database only saves time: if the machine dies, everything is read once more.
+        // The database only saves time: if the machine crashes, the whole tree is read once more.
         write.set_durability(Durability::None).map_err(|error| failed(&error))?;
         {
             let mut table = write.open_table(FILES).map_err(|error| failed(&error))?;
@@ -191,7 +194,8 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> PublishError {
 mod tests {
     use super::*;
 
-    /// Proves: however large what is remembered is, little of it waits in memory, and all of it is there later.
+    /// Proves: however much is remembered, little of it is in memory before it is written, and all of it is
+    /// there later.
     #[test]
     fn little_waits_in_memory() {
         let folder = tempfile::tempdir().unwrap();

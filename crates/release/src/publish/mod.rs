@@ -1,14 +1,16 @@
-//! Publishing: makes the tree of a release from a directory, and a release of the tree ([`publication`]: the order of all
-//! steps; [`compose`]: the release; [`bucket`]: one that lies in a bucket).
+//! Publishing: makes the tree of a release from a directory, and a release from the tree ([`publication`]:
+//! the order of all steps; [`compose`]: the release; [`bucket`]: a release in a bucket).
 //!
-//! The tree is made in two passes. The first ([`scan`]) looks at names and attributes only: it counts, for the progress bar, and finds
-//! which files have several names. The second ([`tree`]) goes through directories depth first, cuts and hashes what
-//! has changed since the last time ([`seen`]), and puts new blocks into packs ([`store`]): the subdirectories of a
-//! directory first, then its files in order of name, then its own nodes. So a directory with its small files is one
-//! piece of a pack. At last hints are made of the directories ([`crate::hints`]). (The paper's database generator makes everything anew each time, and plans for what is done here.)
+//! The tree is made in two passes. The first ([`scan`]) reads names and attributes only: it counts for the
+//! progress bar, and finds files with several names. The second ([`tree`]) walks directories depth first,
+//! cuts and hashes what has changed since the last time ([`memory`]), and puts new blocks into packs
+//! ([`store`]): the subdirectories of a directory first, then its files in order of name, then its own nodes.
+//! So a directory and its small files are one piece of a pack. At the end, hints are made of the directories
+//! ([`crate::hints`]). (The paper's database generator makes everything anew each time, and plans to do what
+//! is done here.)
 //!
-//! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
-//! there, and for files with several names.
+//! Memory grows with the number of blocks of the release (some 60 bytes for each, to know which exist) and
+//! with the number of files with several names, but not with the number of other files.
 
 pub mod apart;
 pub mod bucket;
@@ -39,8 +41,8 @@ use std::path::{Path, PathBuf};
 use store::{Added, PackStore};
 use walk_io::{WalkIo, WalkResult};
 
-/// Most bytes of a release's hints. A tree that needs more, of some two million directories, has none; looking up a
-/// path of it costs some round trips more.
+/// Most bytes of a release's hints. A tree that would need more (one with some two million directories) has
+/// no hints, so looking up a path in it takes some more round trips.
 const HINTS_BYTES_MAX: usize = 256 << 20;
 
 /// Options of a publishing.
@@ -49,18 +51,18 @@ pub struct Options<'a> {
     pub source: &'a Path,
     /// The release directory; blocks go into its packs.
     pub target: &'a Path,
-    /// Keys every digest of the release.
+    /// The key of all digests of the release.
     pub digest_key: DigestKey,
     /// The rules: what to leave out, and which directories are opaque.
     pub rules: &'a Rules,
-    /// Times later than this become this, in seconds since 1970 (SOURCE_DATE_EPOCH).
+    /// Later modification times are replaced by this one, in seconds since 1970 (SOURCE_DATE_EPOCH).
     pub newest: Option<i64>,
     /// The compression level of zstd.
     pub level: i32,
     /// The number of threads that compress.
     pub threads: usize,
-    /// Where it is remembered what was published, so that only what has changed is read next time; and which
-    /// state of the release directory that is good for. Trusted: keep it as safe as the tree.
+    /// The database of what was published, so that only changes are read next time, and the state of the
+    /// release directory that it is valid for. It is trusted: protect it like the tree.
     pub memory: Option<Memory<'a>>,
 }
 
@@ -69,16 +71,16 @@ pub struct Options<'a> {
 pub struct Memory<'a> {
     /// The path of the database.
     pub file: &'a Path,
-    /// The digest of the record for which the database counts: the blocks of that release are all there.
+    /// The digest of the record for which the database is valid: all blocks of that release are there.
     pub basis: Option<holdfast_crypto::Digest>,
 }
 
 /// The progress of a publishing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Progress {
-    /// Names so far, and in all.
+    /// Names processed so far, and in all.
     pub names: (u64, u64),
-    /// Bytes of files so far, and in all.
+    /// Bytes of files processed so far, and in all.
     pub bytes: (u64, u64),
 }
 
@@ -94,13 +96,14 @@ pub struct PublishedTree {
     pub names: u64,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Files that were read, as they were not known from the last time.
+    /// Files that were read, because they were new or had changed.
     pub read: u64,
     /// What could not be published, for people: attributes of other namespaces, for example.
     pub notes: Vec<String>,
-    /// Hints for the tree, if who made it makes them and there are not too many.
+    /// Hints for the tree, if they were made and are not too large.
     pub hints: Option<Vec<u8>>,
-    /// Makes the memory of this walk count for the release whose record has this digest; call it once that is in force.
+    /// Makes the memory of this walk valid for the release whose record has this digest. To be called once
+    /// that record is in force.
     pub remember: Box<dyn FnOnce(holdfast_crypto::Digest) -> Result<(), PublishError>>,
 }
 
@@ -125,13 +128,13 @@ pub enum PublishError {
         /// What is wrong.
         why: String,
     },
-    /// A file changed while it was read, again and again.
+    /// A file kept changing while it was read.
     #[error("{path} changes while it is read; publish a copy or a snapshot of the tree")]
     Changing {
         /// The path of the file.
         path: PathBuf,
     },
-    /// Something about the tree cannot be published.
+    /// A file or directory of the tree cannot be published.
     #[error("{path} cannot be published: {why}")]
     Unfit {
         /// The path of the file.
@@ -147,12 +150,12 @@ pub enum PublishError {
         /// The reason, in words.
         why: String,
     },
-    /// The server of the live file system does not keep the release's blocks.
+    /// The server of the live file system does not hold the release's blocks.
     #[error(
         "the live file system's server does not keep the blocks of this release: {0}; nothing was published"
     )]
     NotHeld(String),
-    /// The process that reads the tree cannot be shut in here.
+    /// The process that reads the tree cannot be sandboxed on this system.
     #[error("the process that reads the tree cannot be shut in on this system: {0}; nothing was published")]
     Sandbox(String),
     /// The process that reads the tree ended before it was done.
@@ -161,7 +164,7 @@ pub enum PublishError {
          in the tree makes it"
     )]
     Ended(String),
-    /// The process that reads the tree said what no honest one says.
+    /// The process that reads the tree sent what no honest one sends.
     #[error(
         "the process that reads the tree does not do what it should ({0}) and was ended; nothing was published. \
          Something in the tree may have taken it over: find out what before you publish again"
@@ -179,11 +182,12 @@ impl PublishError {
     }
 }
 
-/// Makes the tree of a release, in this process. `index` is that of the release directory as it is, `progress` is told
-/// now and then and says whether to go on. Nothing refers to what was added until a record does.
+/// Makes the tree of a release, in this process. `index` is the present one of the release directory.
+/// `progress` is called now and then and returns whether to go on. Nothing refers to the added blocks until a
+/// record does.
 ///
 /// # Errors
-/// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
+/// [`PublishError`]; the release directory is as it was, except for packs that nothing refers to.
 pub fn publish(
     options: &Options<'_>,
     index: &Index,
@@ -192,10 +196,10 @@ pub fn publish(
     publish_by(options, index, progress, |local| walk(options, local))
 }
 
-/// As [`publish`], but a sandboxed process that `program` starts walks and parses the tree ([`apart`]).
+/// Like [`publish`], but a sandboxed process that `program` starts walks and parses the tree ([`apart`]).
 ///
 /// # Errors
-/// As of [`publish`]; and that process cannot be shut in, ended, or said what no honest one says.
+/// Those of [`publish`]; also if that process cannot be sandboxed, ended early, or misbehaved.
 pub fn publish_apart(
     options: &Options<'_>,
     index: &Index,
@@ -230,7 +234,7 @@ fn publish_by(
     })
 }
 
-/// Both passes, and hints: all that parses the tree or what was made of it.
+/// Makes both passes, and the hints: everything that parses the tree, or blocks made from it.
 fn walk(options: &Options<'_>, io: &dyn WalkIo) -> Result<WalkResult, PublishError> {
     let scan = scan::scan(options.source, io)?;
     let mut walked = tree::build(options, &scan, io)?;

@@ -1,8 +1,8 @@
-//! A publication: the steps by which a directory becomes a signed release that is in force, in their order.
+//! A publication: the ordered steps by which a directory becomes a signed release in force.
 //!
-//! A step begins when all before it are durable. Whoever reads the release, from the directory or from the bucket, has
-//! the one before or this one, whole, whenever publishing ends; and publishing again goes on from what is there. What each
-//! step leaves if nothing comes after it is said at [`Step`], and tested by stopping after each.
+//! A step begins when all steps before it are durable. Whenever publishing ends, readers of the directory or
+//! of the bucket have either the previous release or this one, whole; publishing again continues from what is
+//! there. [`Step`] describes what each step leaves behind if no other follows; tests stop after each one.
 
 use super::bucket::{BucketTarget, SendingOptions};
 use super::compose::{ReleaseOptions, Report, compose, compose_apart, lock, tidy};
@@ -22,21 +22,21 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What is published, by whom, and to where.
+/// What is published, with which keys, and to where.
 pub struct Publication<'a> {
-    /// The tree and the terms of the release. Its `target` is the copy of `bucket`, if there is one.
+    /// The tree and the properties of the release. If there is a `bucket`, `target` is the local copy of it.
     pub options: ReleaseOptions<'a>,
-    /// Those who sign here.
+    /// The holders of the keys that sign on this machine.
     pub signers: &'a [Arc<dyn KeyHolder>],
-    /// Random bytes, for the ID of a release that begins.
+    /// Random bytes for the ID of a new release.
     pub salt: [u8; 16],
-    /// Who walks and parses the tree.
+    /// The process that walks and parses the tree.
     pub walker: Walker,
     /// The bucket that the release is sent to, and how.
     pub bucket: Option<(&'a BucketTarget, SendingOptions)>,
 }
 
-/// Who walks and parses the tree.
+/// The process that walks and parses the tree.
 pub enum Walker {
     /// A sandboxed process without the keys, which this program starts.
     Apart(Program),
@@ -44,47 +44,50 @@ pub enum Walker {
     Inside,
 }
 
-/// Steps of a publication in their order, each by what there is once it is done.
+/// The steps of a publication in their order, each described by the state after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The copy of the bucket's release is up to date. Only with a bucket. If nothing comes after it: the copy is used by
-    /// the next publication, and the bucket is as it was.
+    /// The copy of the bucket's release is up to date. Only with a bucket. If nothing follows: the next
+    /// publication uses the copy, and the bucket is as it was.
     Fetched,
-    /// The release directory is locked, and has the key sets of a release; a release that begins has its first. If
-    /// nothing comes after it: a release of which nothing is published yet.
+    /// The release directory is locked and has the key sets of a release; a new release has its first. If
+    /// nothing follows: a release of which nothing has been published.
     Opened,
-    /// The tree's blocks are in packs, with an index and hints; the server of a live file system holds what stays there.
-    /// If nothing comes after it: no record refers to them. The next publication removes the packs and lets go of the
-    /// hold.
+    /// The tree's blocks are in packs, with an index and hints; the server of a live file system holds the
+    /// blocks that stay there. If nothing follows: no record refers to them, and the next publication removes
+    /// the packs and ends the hold.
     Composed,
-    /// The record has the signatures of all signers at hand, in memory. If nothing comes after it: as before.
+    /// The record has the signatures of all signers on this machine, in memory. If nothing follows: as after
+    /// the step before.
     Signed,
-    /// The record lacks signatures, and waits for them in a draft beside the directory. The last step then, but for
-    /// [`Step::Remembered`]. If nothing comes after it: people can sign the draft; the next publication reads the tree
-    /// anew.
+    /// The record lacks signatures; a draft beside the directory waits for them. This is then the last step,
+    /// except for [`Step::Remembered`]. If nothing follows: people can sign the draft, and the next
+    /// publication reads the whole tree.
     Drafted,
-    /// The record is in force in the directory. If nothing comes after it: readers of the directory have the release; the
-    /// next publication reads the tree anew, removes what is not needed, and sends this release with its own.
+    /// The record is in force in the directory. If nothing follows: readers of the directory have the
+    /// release. The next publication reads the whole tree, removes what is not needed, and sends this release
+    /// along with its own.
     Installed,
-    /// What was read of the tree need not be read the next time. If nothing comes after it: files that no release needs
-    /// are there until the next publication.
+    /// The database of files that need not be read next time is written. If nothing follows: files that no
+    /// release needs stay until the next publication.
     Remembered,
-    /// Releases that are not kept, and what only they need, are gone. If nothing comes after it: a bucket, or the holds of
-    /// older releases, are as they were until the next publication.
+    /// Old releases beyond the number to retain, and the files only they need, are removed. If nothing
+    /// follows: a bucket, and the holds of older releases, stay as they were until the next publication.
     Tidied,
-    /// The bucket has the release, its `root` last, and this machine has read it as readers do. Only with a bucket. If
-    /// nothing comes after it: all is done.
+    /// The bucket has the release, `root` being sent last, and this machine has read it back as readers do.
+    /// Only with a bucket. If nothing follows: the publication is complete.
     Sent,
-    /// The server of the live file system has let go of older releases. Only with one. The last step.
+    /// The server of the live file system has ended the holds of older releases. Only for a live directory.
+    /// The last step.
     LetGo,
 }
 
-/// Where a publication is.
+/// The progress of a publication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublicationProgress {
     /// The bucket's release is being fetched.
     Fetching(pull::Progress),
-    /// The tree is being looked at, or read.
+    /// The tree is being scanned or read.
     Reading(Progress),
     /// The release is being sent to the bucket.
     Sending(send::Progress),
@@ -92,12 +95,12 @@ pub enum PublicationProgress {
     Reached(Step),
 }
 
-/// What became of a publication.
+/// The outcome of a publication.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Published {
     /// The ID of the release.
     pub id: ReleaseId,
-    /// Whether the release began with this publication.
+    /// Whether this publication began the release.
     pub first: bool,
     /// The report for people.
     pub report: Report,
@@ -113,10 +116,10 @@ pub enum PublicationError {
     /// The tree or the directory cannot be worked with.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// The directory's signed files are of no use, or newer.
+    /// The directory's signed files are damaged, or of a newer version.
     #[error(transparent)]
     Directory(#[from] ReleaseDirError),
-    /// Something is not signed as it must be.
+    /// Signatures are missing or wrong.
     #[error(transparent)]
     Draft(#[from] DraftError),
     /// A release cannot begin in a directory with other files.
@@ -130,10 +133,10 @@ pub enum PublicationError {
         /// What the system reports.
         why: std::io::Error,
     },
-    /// This is no address of a bucket.
+    /// The text is no address of a bucket.
     #[error("{0}")]
     Address(String),
-    /// The copy of the bucket's release is not as it was left.
+    /// The copy of the bucket's release has been changed.
     #[error("{error}")]
     Copy {
         /// The copy.
@@ -141,7 +144,7 @@ pub enum PublicationError {
         /// What is wrong.
         error: Box<PublicationError>,
     },
-    /// Other people's release is in the bucket.
+    /// The bucket holds a release that these keys may not sign.
     #[error("{bucket} holds the release {id}, which these keys may not sign")]
     NotYours {
         /// The bucket.
@@ -149,7 +152,7 @@ pub enum PublicationError {
         /// The release.
         id: ReleaseId,
     },
-    /// What the bucket has is not what a reader would take.
+    /// A reader would not accept what the bucket has.
     #[error(transparent)]
     NotAdmitted(Box<AdmitError>),
     /// What this machine remembers of the release cannot be read.
@@ -161,16 +164,16 @@ pub enum PublicationError {
     /// The release cannot be sent.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The caller asked to stop after this step.
+    /// The caller asked to stop. The last step that was done.
     #[error("stopped; publish again to go on from there")]
     Stopped(Step),
 }
 
 impl Publication<'_> {
-    /// Takes all steps. `progress` is told where it is, and says whether to go on.
+    /// Takes all steps. `progress` is called with the progress, and returns whether to go on.
     ///
     /// # Errors
-    /// [`PublicationError`]: what the last step has left ([`Step`]) is there.
+    /// [`PublicationError`]; the result of the last step done ([`Step`]) stays.
     pub fn run(
         self,
         progress: &(dyn Fn(PublicationProgress) -> bool + Sync),
@@ -242,7 +245,7 @@ impl Publication<'_> {
             reached(Step::Sent)?;
         }
         if let Some(live) = &options.live {
-            // The release is in force; what could not be let go is tried again the next time.
+            // The release is in force. Holds that could not be ended are ended next time.
             if let Err(error) = hold::release_holds(live.server, target) {
                 published.report.notes.push(format!("older releases are still held at the server: {error}"));
             }
@@ -252,7 +255,7 @@ impl Publication<'_> {
     }
 }
 
-/// Makes the first key set of a release: the signers' keys, all of which must sign.
+/// Makes the first key set of a release from the signers' keys, all of which must sign.
 fn begin(
     target: &Path,
     signers: &[Arc<dyn KeyHolder>],
@@ -281,7 +284,7 @@ fn begin(
     Ok(finished.chain.id())
 }
 
-/// The draft lies beside the release directory, since it is no file of a release.
+/// The path of the draft: beside the release directory, because it is no file of a release.
 fn draft_file(target: &Path, sequence: u64) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_owned();
     name.push(format!("-{sequence}.draft"));

@@ -1,4 +1,4 @@
-//! Which releases stay, and what can go.
+//! Decides which releases stay, and which files can be removed.
 
 use super::PublishError;
 use super::folder::FolderBlocks;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-/// A pack of which less than this part is needed is written anew: half.
+/// A pack is rewritten if less than this fraction of it is needed: one half.
 const LIVE_PARTS: u64 = 2;
 
 /// The record of a release that is kept.
@@ -47,7 +47,7 @@ fn sequences(target: &Path) -> Result<Vec<u64>, PublishError> {
     Ok(sequences)
 }
 
-/// The newest `count` records that are there, newest first.
+/// The newest `count` records in the directory, newest first.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -72,10 +72,11 @@ pub fn is_something_dropped(target: &Path, count: usize) -> Result<bool, Publish
     Ok(sequences(target)?.len() > count)
 }
 
-/// An index of only what `roots` reach; packs of which much is not reached are written anew without it.
+/// An index of only those blocks that `roots` reach. Packs that are mostly unreached are rewritten without
+/// the others.
 ///
 /// # Errors
-/// [`PublishError`]: something that is reached is not there, or cannot be written. Nothing is removed.
+/// [`PublishError`]: a block that is reached is missing, or a pack cannot be written. Nothing is removed.
 pub fn without_garbage(
     target: &Path,
     blocks: &FolderBlocks,
@@ -93,7 +94,7 @@ pub fn without_garbage(
         false => live * LIVE_PARTS >= pack.bytes,
     });
     let stays: Vec<bool> = stays.collect();
-    // Packs that stay keep their blocks; numbers are given anew.
+    // Packs that stay keep their blocks, but get new numbers.
     let mut numbers = BTreeMap::new();
     let mut retained = Index::default();
     for (number, pack) in index.packs.iter().enumerate().filter(|(number, _)| stays[*number]) {
@@ -142,13 +143,13 @@ fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<
     Ok(reached)
 }
 
-/// The references of a block; of chunks, which have none, only the first bytes are read.
+/// The references of a block. Chunks have none, so only their first bytes are read.
 pub(super) fn children(
     blocks: &FolderBlocks,
     location: &BlockLocation,
 ) -> Result<Option<Vec<Digest>>, String> {
     if location.is_at_origin() {
-        // Only chunks lie at the origin.
+        // Only chunks are at the origin.
         return Ok(None);
     }
     let head = BlockLocation { bytes: location.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*location };
@@ -161,7 +162,8 @@ pub(super) fn children(
     stored.map(|stored| Some(stored.references)).ok_or_else(|| "it is damaged".to_owned())
 }
 
-/// Removes all packs, indexes and hints but those of the `named` files, and all records but `kept`.
+/// Removes all packs, indexes and hints except those that the `named` indexes refer to, and all records
+/// except `retained`.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -180,7 +182,7 @@ pub fn remove_all_but(
         }
     }
     stays.extend(retained.iter().map(|retained| layout::record(retained.sequence())));
-    // Records first: none is ever there without its blocks.
+    // Records are removed first, so that none is ever there without its blocks.
     for folder in ["records", "index", "hints", "packs"] {
         let path = target.join(folder);
         let Ok(entries) = fs::read_dir(&path) else { continue };

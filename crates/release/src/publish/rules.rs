@@ -1,4 +1,4 @@
-//! Rules: what to leave out, and which directories are opaque.
+//! Rules for publishing: which names to leave out, and which directories are opaque.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
@@ -10,7 +10,7 @@ pub struct Rules {
     opaque_patterns: Vec<String>,
 }
 
-/// A pattern that is none.
+/// The error that a text is not a pattern.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{pattern:?} is no pattern: {why}")]
 pub struct BadPattern {
@@ -21,8 +21,8 @@ pub struct BadPattern {
 }
 
 impl Rules {
-    /// Rules from patterns for paths relative to the tree: `*` and `?` within a name, `**` over names, `[...]` and
-    /// `{a,b}`. A pattern without a slash is for names in every directory.
+    /// Rules from patterns for paths relative to the tree: `*` and `?` within a name, `**` across names,
+    /// `[...]` and `{a,b}`. A pattern without a slash applies to names in every directory.
     ///
     /// # Errors
     /// [`BadPattern`].
@@ -30,17 +30,17 @@ impl Rules {
         Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)?, opaque_patterns: opaque.to_vec() })
     }
 
-    /// The patterns of what is opaque.
+    /// The patterns of opaque directories.
     pub fn opaque(&self) -> &[String] {
         &self.opaque_patterns
     }
 
-    /// Whether a path is left out, with all below it.
+    /// Whether a path is left out, with everything below it.
     pub fn is_excluded(&self, path: &[u8]) -> bool {
         self.excluded.is_match(as_path(path))
     }
 
-    /// Whether a directory is opaque: listing it shows only names that were already referred to. `""` is the root.
+    /// Whether a directory is opaque: listing it returns only names that were used before. `""` is the root.
     pub fn is_opaque(&self, path: &[u8]) -> bool {
         self.opaque.is_match(as_path(if path.is_empty() { b"." } else { path }))
     }
@@ -71,7 +71,7 @@ fn set(patterns: &[String]) -> Result<GlobSet, BadPattern> {
 mod tests {
     use super::*;
 
-    /// Proves: patterns mean what `Rules::new` says.
+    /// Proves: patterns match as `Rules::new` describes.
     #[test]
     fn patterns() {
         let rules = Rules::new(

@@ -10,13 +10,13 @@ use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names between two reports.
+/// Names between two reports of progress.
 const REPORT_NAMES: u64 = 256;
 
 /// The result of the first pass.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// The number of names in the tree.
+    /// Bytes of files; one with several names counts once.
     pub names: u64,
     /// Bytes of files; of one with several names, once.
     pub bytes: u64,
@@ -27,14 +27,14 @@ pub struct Scan {
 /// A file with several names.
 #[derive(Clone, Debug)]
 pub struct HardLinks {
-    /// How many are in the tree.
+    /// How many names it has in the tree.
     pub count: u32,
-    /// The first in order of bytes.
+    /// The first of its paths in byte order.
     first: Vec<u8>,
 }
 
 impl HardLinks {
-    /// A file of which no name was found yet but is about to be: `path`.
+    /// A file whose first name, `path`, is about to be added.
     pub fn at(path: &[u8]) -> HardLinks {
         HardLinks { count: 0, first: path.to_vec() }
     }
@@ -45,14 +45,14 @@ impl HardLinks {
         self.first = std::mem::take(&mut self.first).min(path);
     }
 
-    /// The number that its names share in the release: it depends on its first path alone.
+    /// The number that its names share in the release. It depends only on its first path.
     pub fn number(&self) -> u64 {
         let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, &self.first);
         u64::from_le_bytes(*digest.0.first_chunk().expect("32 bytes"))
     }
 }
 
-/// `path` with one more name.
+/// `path` with `name` appended.
 pub fn below(path: &[u8], name: &CStr) -> Vec<u8> {
     match path {
         b"" => name.to_bytes().to_vec(),
@@ -71,7 +71,7 @@ struct Scanner<'a> {
     found: Scan,
 }
 
-/// Looks through a tree.
+/// Scans a tree.
 ///
 /// # Errors
 /// [`PublishError`].

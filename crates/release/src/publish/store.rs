@@ -1,4 +1,4 @@
-//! Where a publisher's blocks go: into packs, each block once.
+//! The store to which a publisher writes blocks: packs, with each block once.
 
 use super::PublishError;
 use crate::index::{BadIndex, BlockLocation, Index, Key, PACK_BYTES_MAX, PackName, key_of};
@@ -15,19 +15,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-/// A pack of small things is closed at this size. A client that looks around fetches pieces of it, a mirror that is
-/// brought up to date all of it.
+/// A pack of the small lane is closed at this size. A client that browses fetches pieces of it; a mirror that
+/// is updated fetches all of it.
 const SMALL_PACK_BYTES: u64 = 8 << 20;
 /// A pack of large files is closed at this size.
 const LARGE_PACK_BYTES: u64 = 64 << 20;
-/// Nodes kept for being read again while a directory grows.
+/// Bytes of tree nodes cached to be read again while a directory grows.
 const NODE_BYTES: usize = 64 << 20;
-/// Blocks being compressed at once.
+/// Most blocks that are compressed at once.
 pub(super) const QUEUE_BLOCKS: usize = 64;
 
 const _: () = assert!(LARGE_PACK_BYTES + (pack::FRAME_BYTES_MAX as u64) < PACK_BYTES_MAX);
 
-/// Where blocks are put: what small files and directories have lies together, what large files have elsewhere.
+/// The packs a block goes to: blocks of small files and directories lie together, apart from those of large
+/// files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
     /// Directories, inodes and small files.
@@ -47,11 +48,11 @@ pub struct PackStore {
 }
 
 struct StoreState {
-    /// Every block and where it lies; of those being compressed nothing is known but that they are there.
+    /// Every block with its location; `None` while it is being compressed.
     locations: HashMap<Key, Option<BlockLocation>>,
-    /// Blocks that lie at the origin, whether in a pack too or not.
+    /// Blocks that the origin has, whether they are in a pack too or not.
     origin: HashSet<Key>,
-    /// Packs by number; of those being written the digest is not known.
+    /// Packs by number; `None` while a pack is being written and its digest is not final.
     packs: Vec<Option<PackName>>,
     open: [Option<OpenPack>; 2],
     queue: VecDeque<QueuedBlock>,
@@ -59,7 +60,7 @@ struct StoreState {
     new_blocks: u64,
     new_bytes: u64,
     new_at_origin: u64,
-    /// The first failure; everything after it is in vain.
+    /// The first failure. Nothing is written after it.
     failed: Option<PublishError>,
 }
 
@@ -82,15 +83,15 @@ struct OpenPack {
 pub struct Added {
     /// Blocks that were not there before.
     pub blocks: u64,
-    /// Their bytes as they lie in packs.
+    /// The bytes of those blocks as stored in packs.
     pub bytes: u64,
     /// Blocks at the origin that nothing referred to before.
     pub at_origin: u64,
 }
 
 impl PackStore {
-    /// The packs of a release in `directory`, of which `index` is known; new blocks are compressed by `threads`
-    /// threads at zstd's `level`.
+    /// Opens the packs of a release in `directory`, whose present index is `index`. New blocks are compressed
+    /// by `threads` threads at zstd's `level`.
     ///
     /// # Errors
     /// [`PublishError`]: the folder for packs cannot be made.
@@ -146,22 +147,22 @@ impl PackStore {
         self.key
     }
 
-    /// A block that is in a pack, as it lies there.
+    /// A block as it is stored in a pack; `None` if it is in no pack.
     pub(super) fn stored(&self, address: &Digest) -> Result<Option<StoredBlock>, String> {
         self.read(address)
     }
 
-    /// Whether a block is there.
+    /// Whether a block is in a pack, or about to be.
     pub fn has(&self, address: &Digest) -> bool {
         self.state.borrow().locations.contains_key(&key_of(address))
     }
 
-    /// Whether a block is there, or at the origin.
+    /// Whether a block is in a pack or at the origin.
     pub fn has_or_refers(&self, address: &Digest) -> bool {
         self.has(address) || self.state.borrow().origin.contains(&key_of(address))
     }
 
-    /// Notes that a block lies at the origin. One that is in a pack too is had from there.
+    /// Notes that a block is at the origin. If it is in a pack too, readers get it from there.
     pub fn refer(&self, address: &Digest) {
         let mut state = self.state.borrow_mut();
         if !state.locations.contains_key(&key_of(address)) && state.origin.insert(key_of(address)) {
@@ -172,12 +173,12 @@ impl PackStore {
     /// The first failure to write a block, if there was one.
     ///
     /// # Errors
-    /// [`PublishError`]: that.
+    /// The first [`PublishError`].
     pub fn check(&self) -> Result<(), PublishError> {
         self.state.borrow().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Adds a stored block as it is, of whatever codec. It must be the block of that address.
+    /// Adds a block in its stored form, with any codec. It must be the block with this address.
     pub fn put_stored(&self, address: Digest, stored: StoredBlock) {
         let mut state = self.state.borrow_mut();
         if state.locations.contains_key(&key_of(&address)) {
@@ -217,7 +218,7 @@ impl PackStore {
         Ok((index, Added { blocks, bytes, at_origin }))
     }
 
-    /// Writes what has been compressed, until at most `left` blocks wait.
+    /// Writes compressed blocks to their packs until at most `left` blocks are in the queue.
     fn write_queued(&self, state: &mut StoreState, left: usize) {
         while state.queue.len() > left
             && let Some(QueuedBlock { lane, address, stored }) = state.queue.pop_front()
@@ -276,7 +277,7 @@ impl PackStore {
         }
     }
 
-    /// Reads a block back from its pack.
+    /// Reads a block back from its pack; `None` if it is in no pack.
     fn read(&self, address: &Digest) -> Result<Option<StoredBlock>, String> {
         let mut state = self.state.borrow_mut();
         self.write_queued(&mut state, 0);
@@ -321,7 +322,7 @@ impl BlockSource for PackStore {
     }
 }
 
-/// A store as a sink, beside itself as a source.
+/// A store as a sink for blocks, so that the store itself can be used as a source at the same time.
 pub struct Into<'a>(pub &'a PackStore);
 
 impl BlockSink for Into<'_> {
@@ -382,7 +383,7 @@ impl OpenPack {
 
 impl Drop for PackStore {
     fn drop(&mut self) {
-        // Packs that were not finished are nobody's.
+        // No index refers to packs that were not finished.
         for open in self.state.get_mut().open.iter().flatten() {
             let _ = fs::remove_file(&open.path);
         }
@@ -397,7 +398,7 @@ pub fn sync_directory(path: &Path) -> Result<(), PublishError> {
 /// Reads the whole index of a release directory.
 ///
 /// # Errors
-/// [`PublishError`]: it cannot be read or is none.
+/// [`PublishError`]: the file cannot be read or is not an index.
 pub fn read_index(directory: &Path, digest: &Digest) -> Result<Index, PublishError> {
     let path = directory.join(layout::index(digest));
     let bytes = fs::read(&path).map_err(|error| PublishError::local(&path, &error))?;
@@ -407,7 +408,7 @@ pub fn read_index(directory: &Path, digest: &Digest) -> Result<Index, PublishErr
     Index::decode(&bytes).map_err(|BadIndex(why)| PublishError::Damaged { path, why: why.into() })
 }
 
-/// Threads that compress.
+/// The threads that compress blocks.
 pub(super) struct Compressors {
     jobs: Option<SyncSender<Job>>,
     threads: Vec<std::thread::JoinHandle<()>>,

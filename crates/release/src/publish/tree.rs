@@ -22,11 +22,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-/// Files of this size on lie apart from the small ones.
+/// Files of at least this size are stored apart from small ones.
 const LARGE_BYTES: u64 = 1 << 20;
-/// How often a file that changes while it is read is read again.
+/// How often a file that changes while it is read is tried.
 const TRIES: u32 = 3;
-/// Names between two reports.
+/// Names between two reports of progress.
 const REPORT_NAMES: u64 = 64;
 /// Most notes that are collected.
 const NOTES_MAX: usize = 100;
@@ -70,7 +70,7 @@ impl Builder<'_> {
     }
 
     fn unfit(&self, path: &[u8], error: &ContentError) -> PublishError {
-        // A block that could not be written is the cause of what cannot be read back.
+        // If a block could not be written, that is the reason why it cannot be read back.
         self.io.check().err().unwrap_or_else(|| PublishError::Unfit {
             path: display_path(self.options.source, path),
             why: error.to_string(),
@@ -115,7 +115,7 @@ impl Builder<'_> {
         Ok(inode)
     }
 
-    /// Some names of a directory: first its subdirectories, then what lies in it itself.
+    /// Makes the entries for some names of a directory: its subdirectories first, then the other files.
     fn batch(
         &mut self,
         path: &[u8],
@@ -145,8 +145,8 @@ impl Builder<'_> {
         Ok(edits)
     }
 
-    /// Some files of a directory: those that are not known from the last time are opened some at a time, since each
-    /// question may go to another process.
+    /// Makes the entries of some files of a directory. Those whose values are not remembered are opened
+    /// several at a time, because each request may go to another process.
     fn group(
         &mut self,
         group: &[(Vec<u8>, CString, FileStatus)],
@@ -189,7 +189,7 @@ impl Builder<'_> {
         CatalogEntry::value_of(&mut WalkSink(self.io), inode, link).map_err(|error| self.unfit(path, &error))
     }
 
-    /// Anything but a directory; `opened` is it if it was opened ahead.
+    /// Makes the entry of a file that is not a directory; `opened` has the file if it was opened ahead.
     fn other(
         &mut self,
         name: &CStr,
@@ -224,7 +224,7 @@ impl Builder<'_> {
         Ok(Some(value))
     }
 
-    /// Makes the entry of a file that is not a directory; `None` if it has gone meanwhile.
+    /// Makes the entry of a file that is not a directory; `None` if it was removed meanwhile.
     fn make(
         &mut self,
         name: &CStr,
@@ -282,7 +282,7 @@ impl Builder<'_> {
         self.value(path, &inode, link_number).map(Some)
     }
 
-    /// An inode with what `status` says, but for size and content.
+    /// An inode with the attributes in `status`, except size and content.
     fn inode(&self, status: &FileStatus, kind: InodeKind, links: u32) -> Inode {
         let mut modified_ns = status.modified_ns;
         if let Some(newest) = self.options.newest {
@@ -312,7 +312,7 @@ impl Builder<'_> {
             self.content(&file, path, before.size, before.blocks, &mut inode)?;
             let after = match self.look_again(&file, name) {
                 Ok(after) => after,
-                // Another file may be there by now.
+                // Another file may have taken its name by now.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(self.failed(path, error)),
             };
@@ -324,8 +324,8 @@ impl Builder<'_> {
         Err(PublishError::Changing { path: display_path(self.options.source, path) })
     }
 
-    /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to nobody but who
-    /// mounted them, and so not to a walker: the publisher looks then, by its name.
+    /// The status of a file after it was read. FUSE file systems without `allow_other` return it only to the
+    /// user who mounted them, and so not to a walker; then the publisher determines it by the file's name.
     fn look_again(&self, file: &File, name: &CStr) -> Result<FileStatus, Errno> {
         match fstat(file) {
             Err(Errno::ACCESS) => open_one(self.io, name).map(|opened| opened.status),
@@ -387,7 +387,7 @@ struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// A file, if it is the next of them.
+    /// The file with this name, if it is the next one.
     fn of(&mut self, io: &dyn WalkIo, name: &CStr) -> Option<Result<OpenFile, Errno>> {
         if self.opened.is_empty() && self.names.front() == Some(&name) {
             let some: Vec<&CStr> = self.names.drain(..self.names.len().min(OPENED_MAX)).collect();
@@ -442,7 +442,7 @@ impl Runs<'_> {
         let start = match seek(self.file, SeekFrom::Data(self.at)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that cannot tell.
+            // The file system does not support this.
             Err(Errno::INVAL) => return Ok(Some((self.at, self.size))),
             Err(error) => return Err(error),
         };
@@ -451,7 +451,7 @@ impl Runs<'_> {
     }
 }
 
-/// Reads a file from a place on.
+/// Reads a file from an offset on.
 struct At<'a> {
     file: &'a File,
     at: u64,

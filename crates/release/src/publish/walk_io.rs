@@ -1,12 +1,13 @@
-//! The input and output of a walk: names and files of the tree, a store for blocks, and what is remembered of the last
-//! time.
+//! The input and output of a walk: names and files of the tree, a store for blocks, and the memory of the
+//! last publishing.
 //!
-//! [`WalkIo`] has two implementations: [`super::local`], which has direct access to all of it, and the one in
-//! [`super::apart`], which asks the former from a sandboxed process that has none of it. So the walk is the same code
-//! in both.
+//! [`WalkIo`] has two implementations: [`super::local`], which accesses everything directly, and the one in
+//! [`super::apart`], which asks the former from a sandboxed process. So the walk itself is the same code in
+//! both cases.
 //!
-//! The tree is walked with a stack of open directories. Names, files and attributes are of the innermost; there is no
-//! other way to name anything, and so none to name what is not below the directory that is published.
+//! The tree is walked with a stack of open directories. Names, files and attributes are those of the
+//! innermost one. There is no other way to name a file, so files outside of the published directory cannot be
+//! named.
 
 use super::store::Lane;
 use super::{Progress, PublishError};
@@ -27,10 +28,10 @@ pub const OPENED_MAX: usize = holdfast_components::FILES_MAX;
 /// Most files that [`WalkIo::known`] is asked for at once.
 pub const KNOWN_MAX: usize = 256;
 
-/// A file on this machine.
+/// Identifies a file on this machine: device and inode number.
 pub type FileId = (u64, u64);
 
-/// What the system says of a file (stat(2)).
+/// The status of a file (stat(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct FileStatus {
     /// The number of the file system's device.
@@ -39,7 +40,7 @@ pub struct FileStatus {
     pub number: u64,
     /// Kind and permissions.
     pub mode: u32,
-    /// Whether it has more names on this machine.
+    /// Whether the file has more than one name on this machine.
     pub has_more_names: bool,
     /// The size in bytes.
     pub size: u64,
@@ -94,7 +95,7 @@ pub struct Entry {
 pub struct Attributes {
     /// Names and values, as many as a file of a release can have.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whether the file has more than that.
+    /// Whether the file has more than a release can have.
     pub is_cut: bool,
 }
 
@@ -108,7 +109,7 @@ pub struct OpenFile {
     pub attributes: Attributes,
 }
 
-/// What a walk made of the tree.
+/// The result of a walk.
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
 pub struct WalkResult {
     /// The inode of the root directory.
@@ -121,22 +122,23 @@ pub struct WalkResult {
     pub read: u64,
     /// What could not be published, for people.
     pub notes: Vec<String>,
-    /// Hints for the tree ([`crate::hints`]), if there are not too many. A walker sends them by themselves.
+    /// Hints for the tree ([`crate::hints`]), if they are not too large. A walker sends them separately.
     #[borsh(skip)]
     pub hints: Option<Vec<u8>>,
 }
 
-/// The input and output of a walk. As a source it has the blocks of the release.
+/// The input and output of a walk. As a block source, it has the blocks of the release.
 pub trait WalkIo: BlockSource {
-    /// Enters a directory of the innermost open one; without a name, the tree itself, when none is open. Returns its
-    /// status and attributes.
+    /// Enters a directory of the innermost open one; without a name, the tree itself (none must be open).
+    /// Returns its status and attributes.
     fn enter(&self, name: Option<&CStr>) -> Result<(FileStatus, Attributes), Errno>;
 
     /// Leaves the innermost directory.
     fn leave(&self);
 
-    /// Some names of the innermost directory, from this number on, in order of bytes; fewer than [`ENTRIES_MAX`] at the
-    /// end. They are the names that the directory had when the first were asked for, without those to be left out.
+    /// Some names of the innermost directory, beginning with the one of this number, in byte order; fewer
+    /// than [`ENTRIES_MAX`] at the end. They are the names that the directory had when the first were
+    /// requested, without those to be left out.
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno>;
 
     /// Opens regular files of the innermost directory, at most [`OPENED_MAX`] at once.
@@ -154,11 +156,11 @@ pub trait WalkIo: BlockSource {
     /// The first failure to write a block, if there was one.
     fn check(&self) -> Result<(), PublishError>;
 
-    /// The values of files the last time, by their paths and signs: of each that is as it was and whose blocks are all
-    /// there. At most [`KNOWN_MAX`] at once.
+    /// The values of files in the last publishing, by their paths and signs. A file has one if it is
+    /// unchanged and all its blocks are there. At most [`KNOWN_MAX`] at once.
     fn known(&self, wanted: &[(Vec<u8>, super::memory::FileSigns)]) -> Vec<Option<Value>>;
 
-    /// Remembers what a file became.
+    /// Remembers the value of a file.
     fn remember(
         &self,
         path: &[u8],
@@ -170,7 +172,7 @@ pub trait WalkIo: BlockSource {
     fn progress(&self, progress: Progress) -> bool;
 }
 
-/// The sink of a [`WalkIo`], for functions that take a source and a sink.
+/// The sink of a [`WalkIo`], for functions that need a source and a sink.
 pub struct WalkSink<'a>(pub &'a dyn WalkIo);
 
 impl BlockSink for WalkSink<'_> {

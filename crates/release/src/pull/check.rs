@@ -1,7 +1,8 @@
-//! Whether a tree is whole: every block that a record reaches is there, and is what its address says.
+//! Checks that a tree is whole: every block that a record reaches is there and has the digest of its address.
 //!
-//! Breadth first, and the blocks of a level in the order in which they lie, so that packs are read from their beginning
-//! to their end. Memory: 16 bytes for each block that was seen, and the addresses of one level.
+//! The check is breadth first, and the blocks of a level are read in the order of their locations, so that
+//! packs are read from beginning to end. It uses 16 bytes of memory for each block seen, and the addresses of
+//! one level.
 
 use super::PullError;
 use super::fetch::Fetcher;
@@ -16,14 +17,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Fewer blocks are not divided among threads.
+/// Levels with fewer blocks are not divided among threads.
 const PART_BLOCKS_MIN: usize = 256;
 
 /// What is wrong with a tree.
 pub enum CheckError {
     /// A block is in no pack.
     Missing(String),
-    /// A block is not what it should be.
+    /// A block does not have its digest, or is malformed.
     Block {
         /// The number of its pack.
         pack: u32,
@@ -40,35 +41,35 @@ pub struct Check<'a> {
     index: &'a Index,
     key: DigestKey,
     reached: HashSet<Key>,
-    /// Keys that may be in no pack, and those of them that were reached.
+    /// Keys of blocks that may be missing from all packs; `lacking` has those of them that were reached.
     without: Option<&'a HashSet<Key>>,
     lacking: Vec<Digest>,
     verified: AtomicU64,
     known: AtomicU64,
 }
 
-/// Whether the block of an address at a location was checked before.
+/// Whether an earlier pull has checked the block of an address at a location.
 pub type IsKnown<'a> = dyn Fn(&BlockLocation, &Digest) -> bool + Sync + 'a;
 
 impl<'a> Check<'a> {
-    /// Checks trees whose blocks `index` has in the directory.
+    /// Prepares to check trees whose blocks `index` finds in the directory.
     pub fn new(fetcher: &'a Fetcher<'a>, index: &'a Index, key: DigestKey) -> Check<'a> {
         let (verified, known) = Default::default();
         let (reached, lacking) = Default::default();
         Check { fetcher, index, key, reached, without: None, lacking, verified, known }
     }
 
-    /// Excuses blocks with these keys that are in no pack: [`Check::lacking`] returns those that were reached.
+    /// Allows blocks with these keys to be in no pack: [`Check::lacking`] returns those that were reached.
     pub fn without(self, keys: &'a HashSet<Key>) -> Check<'a> {
         Check { without: Some(keys), ..self }
     }
 
-    /// The blocks that were reached and are excused by [`Check::without`], each once.
+    /// The blocks that were reached and are allowed to be missing, each once.
     pub fn lacking(self) -> Vec<Digest> {
         self.lacking
     }
 
-    /// Forgets what was checked.
+    /// Discards all results, to check everything again.
     pub fn forget(&mut self) {
         self.reached.clear();
         self.verified.store(0, Relaxed);
@@ -80,12 +81,12 @@ impl<'a> Check<'a> {
         self.verified.load(Relaxed)
     }
 
-    /// Blocks of which that was known.
+    /// Blocks that an earlier pull had checked.
     pub fn known(&self) -> u64 {
         self.known.load(Relaxed)
     }
 
-    /// Checks what `root` reaches and no tree before it.
+    /// Checks what `root` reaches and earlier trees do not.
     pub fn tree(&mut self, root: &Digest, is_known: &IsKnown<'_>) -> Result<(), CheckError> {
         let mut level = vec![*root];
         while !level.is_empty() {
@@ -108,7 +109,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Checks some blocks; returns what they refer to.
+    /// Checks some blocks; returns the addresses that they refer to.
     fn level(
         &self,
         locations: &[(BlockLocation, Digest)],
@@ -155,7 +156,7 @@ impl<'a> Check<'a> {
                 }
             };
             let known = is_known(location, address);
-            // Of a known chunk only the bytes that show its kind.
+            // If the block was checked before and is a chunk, only the bytes that show its kind are read.
             if known && self.is_chunk(file, location).map_err(unreadable)? {
                 self.count(&self.known)?;
                 continue;

@@ -1,4 +1,5 @@
-//! Files that are named by their digest, streamed to the disk and checked on the way.
+//! Fetches files that are named by their digest, writes them to the disk piece by piece, and checks them
+//! meanwhile.
 
 use super::local::{Local, Piece, Source};
 use super::{PullError, Steps};
@@ -17,10 +18,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Bytes that are fetched at once, and held in memory.
+/// Bytes of one request, which are in memory at once.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A file to be had.
+/// A file to fetch.
 #[derive(Clone, Debug)]
 pub struct WantedFile {
     /// The name of the file at a mirror.
@@ -32,12 +33,12 @@ pub struct WantedFile {
 }
 
 impl WantedFile {
-    /// A file, by its place.
+    /// A file, by its location.
     pub fn new(name: String, location: Location) -> WantedFile {
         WantedFile { name, digest: location.digest, bytes: location.bytes }
     }
 
-    /// Whether a whole file is in its place.
+    /// Whether a file of the right length is there.
     pub fn is_there(&self, target: &Path) -> bool {
         fs::symlink_metadata(target.join(&self.name))
             .is_ok_and(|there| there.is_file() && there.len() == self.bytes)
@@ -56,11 +57,11 @@ pub struct Fetcher<'a> {
     reused: AtomicU64,
 }
 
-/// Why a file was not made.
+/// Why a file was not written.
 enum FetchError {
-    /// The file was made, and has another digest.
+    /// The file was written, but has another digest.
     Other,
-    /// The mirrors do not give it.
+    /// The mirrors do not have it.
     Unavailable(Unavailable),
     Pull(PullError),
 }
@@ -87,7 +88,7 @@ impl<'a> Fetcher<'a> {
         self.mirrors
     }
 
-    /// The progress of the pull, which also says whether to go on.
+    /// The progress of the pull, which also tells whether to go on.
     pub fn steps(&self) -> &Steps<'a> {
         self.steps
     }
@@ -97,7 +98,7 @@ impl<'a> Fetcher<'a> {
         self.reused.load(Relaxed)
     }
 
-    /// Refuses to begin what the disk has no room for.
+    /// Checks that the disk has room for all of these files.
     pub fn room_for(&self, wanted: &[WantedFile]) -> Result<(), PullError> {
         let left = |file: &WantedFile| {
             let partial = fs::metadata(file.partial(self.target)).map_or(0, |partial| partial.len());
@@ -141,7 +142,7 @@ impl<'a> Fetcher<'a> {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Fetches one file, or makes it of `pieces`, and puts it in place if it is what its name says.
+    /// Fetches one file, or composes it from `pieces`, and puts it in place if it has its digest.
     pub fn fetch(&self, wanted: &WantedFile, pieces: &[Piece], locals: &[Local]) -> Result<(), PullError> {
         let whole = [Piece { range: 0..wanted.bytes, source: None }];
         let first = if pieces.is_empty() { &whole } else { pieces };
@@ -163,7 +164,7 @@ impl<'a> Fetcher<'a> {
             }
             Err(FetchError::Other) => {}
         }
-        // Whole, from one mirror after the other, so that it is known who gives something false.
+        // The whole file is fetched from one mirror after the other, which shows which one sends bad content.
         for mirror in self.mirrors.each() {
             let from_one = |range: Range<u64>| {
                 let length = range.end - range.start;
@@ -194,7 +195,7 @@ impl<'a> Fetcher<'a> {
         Err(PullError::Unavailable(error, self.target.to_owned()))
     }
 
-    /// Makes a file of pieces, from where a pull before this one ended.
+    /// Writes a file from pieces, continuing where an earlier pull ended.
     fn make(
         &self,
         wanted: &WantedFile,
@@ -250,7 +251,7 @@ impl<'a> Fetcher<'a> {
         Ok(place.map_err(failed)?)
     }
 
-    /// Fetches a pack anew if it is damaged here. Whether it was.
+    /// Fetches a pack again if it is damaged here. Returns whether it was.
     pub fn repair(&self, pack: &PackName) -> Result<bool, PullError> {
         let location = Location { digest: pack.digest, bytes: pack.bytes };
         let wanted = WantedFile::new(layout::pack(&pack.digest), location);
@@ -262,7 +263,7 @@ impl<'a> Fetcher<'a> {
     }
 }
 
-/// Whether a file is what its name says. One that cannot be read is not.
+/// Whether a file has the digest that names it. `false` if it cannot be read.
 pub fn is_as_named(path: &Path, digest: &Digest) -> bool {
     let mut hasher = Some(DigestKey::WELL_KNOWN.hasher(Domain::ReleaseFile));
     let read = File::open(path).and_then(|file| {
@@ -272,7 +273,7 @@ pub fn is_as_named(path: &Path, digest: &Digest) -> bool {
     read.is_ok() && hasher.is_some_and(|hasher| hasher.finish() == *digest)
 }
 
-/// The first `length` bytes of a file, piece by piece.
+/// Reads the first `length` bytes of a file, piece by piece.
 fn read_all(file: &File, length: u64, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
     let mut file = file.take(length);
     let mut buffer = vec![0; 1 << 18];
@@ -284,7 +285,7 @@ fn read_all(file: &File, length: u64, each: &mut dyn FnMut(&[u8])) -> io::Result
     }
 }
 
-/// The part `range` of a piece that is here; none if it is not what it should be.
+/// The part `range` of a piece that is available locally; `None` if it is unreadable or wrong.
 fn copy(source: Source, piece: &Range<u64>, range: &Range<u64>, locals: &[Local]) -> Option<Vec<u8>> {
     let bytes = match source {
         Source::Magic => pack::MAGIC.to_vec(),

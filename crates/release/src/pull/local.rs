@@ -1,8 +1,8 @@
-//! Blocks of which this machine has a copy already, in another pack.
+//! Uses blocks that this machine has already, in another pack.
 //!
-//! A publisher that packs anew, or another mirror that packs differently, makes new packs of old blocks. Frames do not
-//! change when they move, so such a pack can be put together from what is here and the few pieces that are not. Its
-//! digest tells whether it worked.
+//! If a publisher repacks its blocks, or another mirror packs them differently, new packs contain old blocks.
+//! Frames do not change when they move, so such a pack can be composed from what is here and the few pieces
+//! that are missing. Its digest shows whether that worked.
 
 use super::PullError;
 use crate::folder::Folder;
@@ -23,10 +23,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Blocks in a row with fewer bytes are fetched with what is around them, which costs less than another request.
+/// Shorter runs of local blocks are fetched with what surrounds them, which costs less than another request.
 const RUN_BYTES_MIN: u64 = 64 << 10;
 
-/// A directory with packs. It may hold anything.
+/// A directory with packs. Its content is untrusted.
 pub struct Local {
     folder: Folder,
     index: Index,
@@ -34,7 +34,7 @@ pub struct Local {
     open: Mutex<Option<(u32, Arc<File>)>>,
 }
 
-/// A part of a file that is made.
+/// A part of a file that is being composed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// The byte range in the file.
@@ -53,13 +53,13 @@ pub enum Source {
 }
 
 impl Local {
-    /// The packs of `folder`, of which `index` is known.
+    /// The packs of `folder`, with their index.
     pub fn new(folder: &Path, index: Index) -> Result<Local, PullError> {
         let folder = Folder::open(folder).map_err(|error| PublishError::local(folder, &error))?;
         Ok(Local { folder, index, open: Mutex::new(None) })
     }
 
-    /// The directory of a release.
+    /// The packs of a release directory, with the index that its `root` names.
     pub fn open(path: &Path) -> Result<Local, PullError> {
         let root = path.join(layout::ROOT);
         let damaged = |why: String| PublishError::Local { path: root.clone(), why };
@@ -70,7 +70,7 @@ impl Local {
         Local::new(path, read_index(path, &file.index.digest)?)
     }
 
-    /// A block, unverified; none if it is not here.
+    /// A block, unverified; `None` if it is not here.
     pub fn stored(&self, address: &Digest) -> Option<StoredBlock> {
         let location = location(&self.index, address).filter(|location| !location.is_at_origin())?;
         pack::Frame::first(&self.frame(&location).ok()?).and_then(|(frame, _)| frame.stored())
@@ -108,7 +108,7 @@ pub fn by_key(index: &Index, key: &Key) -> Option<BlockLocation> {
     Some(index.entries[at].1)
 }
 
-/// How those of the `wanted` packs are made of which something is here.
+/// For those of the `wanted` packs that share blocks with `locals`: the pieces to compose them from.
 pub fn pieces(index: &Index, wanted: &HashSet<Digest>, locals: &[Local]) -> HashMap<Digest, Vec<Piece>> {
     let mut found: HashMap<u32, Vec<(BlockLocation, Source)>> = HashMap::new();
     for (key, location) in &index.entries {
@@ -131,7 +131,7 @@ pub fn pieces(index: &Index, wanted: &HashSet<Digest>, locals: &[Local]) -> Hash
     made.collect()
 }
 
-/// A pack of `bytes` bytes, made of frames that are here and of what is between them.
+/// The pieces of a pack of `bytes` bytes: frames that are here, and what is between them.
 fn together(bytes: u64, frames: &[(BlockLocation, Source)]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut run: Vec<Piece> = vec![Piece { range: 0..pack::MAGIC.len() as u64, source: Some(Source::Magic) }];
@@ -165,7 +165,7 @@ fn together(bytes: u64, frames: &[(BlockLocation, Source)]) -> Vec<Piece> {
     pieces
 }
 
-/// Adds a part that is fetched, with the one before it if that is fetched too.
+/// Adds a part that is fetched, merged with the one before it if that is fetched too.
 fn fetched(pieces: &mut Vec<Piece>, range: Range<u64>) {
     match pieces.last_mut() {
         Some(last) if last.source.is_none() => last.range.end = range.end,
@@ -179,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Proves: whatever an index says, the pieces of a pack are all of it, one after the other.
+        /// Proves: whatever an index contains, the pieces of a pack cover all of it, one after the other.
         #[test]
         fn pieces_are_the_whole(
             frames in proptest::collection::vec((0..300_000u32, 0..150_000u32), 0..20),

@@ -1,8 +1,8 @@
-//! Data that lies at the origin of a release: a mirror that is pulled has it in packs of its own, and so is whole without
-//! the live file system.
+//! Data at the origin of a release. A mirror that is pulled stores it in packs of its own, and is therefore
+//! whole without the live file system.
 //!
-//! An index says of which blocks that is so, by the beginnings of their addresses; which they are is found by following
-//! the trees, when the packs that the source has are here.
+//! An index has only the beginnings of these blocks' addresses. The whole addresses are found by walking the
+//! trees, once the packs of the source are here.
 
 use super::fetch::Fetcher;
 use super::local::{self, Local};
@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// The index of the source with what this directory has of the origin's data in packs of its own that are good, and the
-/// keys of what it has not. (No mirror has such a pack, so a damaged one is made anew.)
+/// The source's index together with this directory's own packs of the origin's data, as far as they are good,
+/// and the keys of the data that is still missing. (No mirror has such a pack, so a damaged one is made
+/// again.)
 pub fn with_own(
     source: &Index,
     here: Option<&Index>,
@@ -57,7 +58,7 @@ pub fn with_own(
     let packs: &[PackName] = here.map_or(&[], |here| &here.packs);
     let mut own_numbers: HashMap<u32, u32> = HashMap::new();
     for (number, pack) in packs.iter().enumerate().filter(|(number, _)| used.contains(&(*number as u32))) {
-        // A block in a pack that the source has too is found there.
+        // A block is looked up in the source's pack if the source has the pack too.
         let at = made.packs.iter().position(|known| known == pack).unwrap_or(made.packs.len());
         if at == made.packs.len() {
             made.packs.push(*pack);
@@ -72,7 +73,8 @@ pub fn with_own(
     (made, missing)
 }
 
-/// Fetches what the trees of `records` need and no pack has. Returns the index of everything, and the packs made.
+/// Fetches what the trees of `records` need and no pack has. Returns the index of everything, and the packs
+/// that were made.
 pub fn fetch(
     fetcher: &Fetcher<'_>,
     index: &Index,
@@ -94,7 +96,7 @@ pub fn fetch(
             match check.tree(&file.record.value.root_dir.address, &|_, _| true) {
                 Ok(()) => {}
                 Err(CheckError::Stopped(error)) => return Err(error),
-                // The check of everything afterwards reports it better, and perhaps mends it.
+                // The later check of everything reports it better, and may repair it.
                 Err(CheckError::Missing(_) | CheckError::Block { .. }) => {}
             }
         }
@@ -111,12 +113,13 @@ pub fn fetch(
     Ok((all, made))
 }
 
-/// A block that is data and what its address says.
+/// Whether a block is data and has the digest of its address.
 fn is_good(key: &DigestKey, address: Digest, block: &StoredBlock) -> bool {
     block.kind == BlockKind::Chunk && block.clone().open_any(key, address, BODY_BYTES_MAX).is_ok()
 }
 
-/// Fetches these blocks from local directories or from mirrors, several requests at once. Each is given to `put`.
+/// Fetches these blocks from local directories or from mirrors, several requests at once, and calls `put`
+/// with each.
 fn several(
     fetcher: &Fetcher<'_>,
     key: &DigestKey,
@@ -150,7 +153,7 @@ fn several(
                 } else {
                     let why = format!("it gave something else as block {}", found.address.short());
                     if !fetcher.mirrors().report_bad(&mirror, &why) {
-                        // Nobody is left to be asked.
+                        // No other mirror is left.
                         let failures =
                             vec![crate::mirror::MirrorFailure::Bad { mirror: mirror.clone(), why }];
                         let file = crate::mirror::OBJECTS.to_owned();
@@ -181,7 +184,7 @@ fn several(
         for (address, block) in taken {
             if let Err(error) = put(address, block) {
                 failed.lock().get_or_insert(error.into());
-                // A thread with more blocks learns that nobody takes them.
+                // The receiver is dropped, so threads that have more blocks notice and end.
                 break;
             }
         }

@@ -1,4 +1,5 @@
-//! The signed files of a mirror: what is there, what the source keeps, and putting them in place.
+//! The signed files of a mirror: what the directory has, what the source retains, and how they are put in
+//! place.
 
 use super::{PullError, put};
 use crate::form::{self, Kind};
@@ -15,11 +16,11 @@ use crate::trust::Trust;
 use std::fs;
 use std::path::Path;
 
-/// The names that a directory that is pulled into may hold.
+/// The names that may be in a directory that is pulled into.
 const NAMES: [&str; 9] =
     ["root", "root.partial", "revoked", "revoked.partial", "keys", "records", "packs", "index", "hints"];
 
-/// Refuses a directory that holds something else than this release.
+/// Refuses a directory that holds something other than this release.
 pub fn no_other(target: &Path, id: ReleaseId) -> Result<(), PullError> {
     let foreign = |why: String| Err(PullError::Foreign { target: target.to_owned(), why });
     let failed = |error: std::io::Error| PublishError::local(target, &error);
@@ -37,18 +38,18 @@ pub fn no_other(target: &Path, id: ReleaseId) -> Result<(), PullError> {
     }
 }
 
-/// A signed file that is there and well formed.
+/// A signed file, if it exists and is well formed.
 fn read<T: Kind>(target: &Path, name: &str) -> Option<T> {
     let bytes = holdfast_durable::read(&target.join(name), T::BYTES_MAX).ok()??;
     form::read(&bytes).ok()
 }
 
-/// A record that is there and signed.
+/// A record, if it exists and is signed by the release's keys.
 fn signed(target: &Path, name: &str, chain: &KeyChain) -> Option<RootFile> {
     read::<RootFile>(target, name).filter(|file| authenticate(chain, file).is_ok())
 }
 
-/// The release that the directory has before it is brought up to date. A damaged one is none: it is replaced.
+/// The release that the directory has before it is updated. A damaged one counts as none, and is replaced.
 pub struct LocalRelease(Option<RootFile>);
 
 impl LocalRelease {
@@ -67,12 +68,12 @@ impl LocalRelease {
         self.0.as_ref().map(|file| file.index)
     }
 
-    /// The index of the release, read; `None` if that is damaged.
+    /// The index of the release; `None` if it is damaged or missing.
     pub fn index(&self, target: &Path) -> Option<Index> {
         read_index(target, &self.location()?.digest).ok()
     }
 
-    /// The root file that is to be there: `new`, or with the renewal that is there, if that lasts longer.
+    /// The root file to put in place: `new`, with the renewal that is there if that lasts longer.
     ///
     /// # Errors
     /// [`PullError::Behind`].
@@ -98,8 +99,8 @@ impl LocalRelease {
     }
 }
 
-/// The records before `newest` that the mirrors keep, newest first, `keep` with that one. They find their blocks by
-/// its index, so the older is not given here.
+/// The retained records before `newest`, newest first, as the mirrors have them; at most `keep` including
+/// that one. They find their blocks through its index, so an index of their own is not needed.
 pub fn older(
     mirrors: &Mirrors,
     chain: &KeyChain,
@@ -125,7 +126,7 @@ pub fn older(
     Ok(found)
 }
 
-/// Whether these records are there. None ever is before its tree was checked.
+/// Whether these records are in place. A record is put in place only after its tree was checked.
 pub fn are_installed(target: &Path, chain: &KeyChain, records: &[RootFile]) -> bool {
     let is_here = |file: &RootFile| {
         let name = layout::record(file.record.value.sequence);
@@ -134,7 +135,7 @@ pub fn are_installed(target: &Path, chain: &KeyChain, records: &[RootFile]) -> b
     records.iter().all(is_here)
 }
 
-/// Puts keys, records and, last, `root` in place.
+/// Puts keys, records and, at the end, `root` in place.
 pub fn install(
     target: &Path,
     chain: &KeyChain,
@@ -144,7 +145,7 @@ pub fn install(
 ) -> Result<(), PullError> {
     for file in older {
         let name = layout::record(file.record.value.sequence);
-        // A present record may name another index, by which somebody reads just now.
+        // A record in place may name another index, which a reader may be using now.
         let there = signed(target, &name, chain).filter(|there| there.record == file.record);
         let has_index = |there: &RootFile| read_index(target, &there.index.digest).is_ok();
         if there.as_ref().is_some_and(has_index) {
@@ -154,7 +155,7 @@ pub fn install(
         let file = RootFile { index: root.index, hints: root.hints, ..file.clone() };
         put(target, &name, &form::write(&file))?;
     }
-    // Keys as late as this: by new ones the record that is there no longer counts.
+    // Keys are written this late because new keys invalidate the record that is in place.
     for set in chain.sets() {
         step()?;
         put(target, &layout::keys(set.value.number), &form::write(set))?;
@@ -166,7 +167,7 @@ pub fn install(
     step()
 }
 
-/// Hands on a revocation that this machine knows, if the directory is a mirror of the release.
+/// Copies a revocation that this machine remembers into the directory, if that is a mirror of the release.
 pub fn install_revocation(trust: &Trust, target: &Path) -> Result<(), PullError> {
     let path = trust.directory().join("revoked");
     let certificate = holdfast_durable::read(&path, Revocation::BYTES_MAX)

@@ -1,4 +1,4 @@
-//! Mirrors that count what is asked of them.
+//! Mirrors that count the requests to them.
 
 use crate::mirror::{Mirror, MirrorError};
 use holdfast_crypto::Digest;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts requests, and bytes that came.
+/// Counts requests and received bytes.
 #[derive(Default)]
 pub struct Requests {
     count: AtomicU64,
@@ -19,7 +19,7 @@ impl Requests {
         self.count.load(Relaxed)
     }
 
-    /// The number of bytes that came.
+    /// The number of received bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -32,7 +32,7 @@ pub struct CountedMirror {
 }
 
 impl CountedMirror {
-    /// All of these, counted together.
+    /// Wraps all of these mirrors, with one common count.
     pub fn all(mirrors: Vec<Arc<dyn Mirror>>) -> (Vec<Arc<dyn Mirror>>, Arc<Requests>) {
         let requests = Arc::new(Requests::default());
         let counted =

@@ -1,5 +1,5 @@
-//! The contents of a bucket. It is believed no more than any mirror: what is not signed by the release's keys does not
-//! count.
+//! The contents of a bucket. They are trusted no more than a mirror's: files that are not signed by the
+//! release's keys are ignored.
 
 use super::{SendError, found, id_of, is_signed, parsed};
 use crate::keys::{KeyChain, ReleaseId, SignedKeySet};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 /// The files of a release that a bucket has.
 pub struct BucketContents {
-    /// All files and their lengths, as they are listed.
+    /// All files and their lengths, as listed.
     pub names: BTreeMap<String, u64>,
-    /// The first key set there, which tells whose release it is.
+    /// The first key set in the bucket, which identifies the release.
     pub first: FirstKeySet,
     /// The content of the file `root`.
     pub root: Option<Vec<u8>>,
@@ -26,15 +26,15 @@ pub enum FirstKeySet {
     Nothing,
     /// The key set of a release.
     Release(ReleaseId),
-    /// Something that is no key set.
+    /// A file that is not a valid key set.
     Damaged,
 }
 
 impl BucketContents {
-    /// Looks. A bucket that does not answer is not waited for: more often than not something is wrong with its address.
+    /// Lists the bucket. A bucket that does not answer is not retried: most often its address is wrong.
     ///
     /// # Errors
-    /// [`SendError`]: it does not answer or refuses, or holds what is no file of a release.
+    /// [`SendError`]: the bucket does not answer or refuses, or has a file that belongs to no release.
     pub fn look(bucket: &S3) -> Result<BucketContents, SendError> {
         let names: BTreeMap<String, u64> =
             bucket.list("")?.into_iter().map(|listed| (listed.name, listed.length)).collect();
@@ -51,15 +51,15 @@ impl BucketContents {
         Ok(BucketContents { names, first, root: found(bucket, layout::ROOT)? })
     }
 
-    /// The number of the release that it claims to have.
+    /// The sequence number in the bucket's `root`, unchecked.
     pub fn sequence(&self) -> Option<u64> {
         parsed::<RootFile>(self.root.as_deref()).map(|file| file.record.value.sequence)
     }
 
-    /// Refuses what is another release's.
+    /// Refuses a bucket that has another release.
     ///
     /// # Errors
-    /// [`SendError::Foreign`]
+    /// [`SendError::Foreign`].
     pub fn no_other(&self, bucket: &S3, id: ReleaseId) -> Result<(), SendError> {
         match self.first {
             FirstKeySet::Release(other) if other != id => {
@@ -70,10 +70,10 @@ impl BucketContents {
         }
     }
 
-    /// The record that is there, if it is one of these keys'. What is damaged is none, and is replaced.
+    /// The bucket's record, if it is signed by these keys. A damaged one counts as none, and is replaced.
     ///
     /// # Errors
-    /// [`SendError`]: it is another release's, or by newer keys.
+    /// [`SendError`]: the record belongs to another release, or is signed by newer keys.
     pub(super) fn known(&self, bucket: &S3, chain: &KeyChain) -> Result<Option<RootFile>, SendError> {
         self.no_other(bucket, chain.id())?;
         let root = parsed::<RootFile>(self.root.as_deref());
@@ -95,7 +95,7 @@ impl BucketContents {
     }
 }
 
-/// Whether a file of a release is called so.
+/// Whether a file of a release can have this name.
 fn is_of_release(name: &str) -> bool {
     let is_number = |text: &str| text.parse::<u64>().is_ok();
     match name.split_once('/') {

@@ -1,19 +1,19 @@
-//! Asking a bucket that may be away for a while.
+//! Repeats requests to a bucket that is away for a while.
 
 use super::{Progress, SendError};
 use backon::{BlockingRetryable, ExponentialBuilder};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a bucket may be away before it is given up.
+/// How long a bucket may be away before the transfer fails.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Pauses between attempts, each twice as long as the one before, of 15 s at most.
+/// Pauses between attempts, each twice as long as the one before, at most 15 s.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(500))
     .with_max_delay(Duration::from_secs(15))
     .without_max_times();
 
-/// The progress of a transfer, and who receives it.
+/// The progress of a transfer, and the function that receives it.
 pub struct Steps<'a> {
     progress: &'a (dyn Fn(Progress) -> bool + Sync),
     bytes: AtomicU64,
@@ -22,12 +22,12 @@ pub struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Counts steps of a transfer of so many bytes.
+    /// Counts the progress of a transfer of so many bytes.
     pub fn new(progress: &(dyn Fn(Progress) -> bool + Sync), bytes_all: u64) -> Steps<'_> {
         Steps { progress, bytes: AtomicU64::new(0), bytes_all, is_away: AtomicBool::new(false) }
     }
 
-    /// Notes that so many bytes are there.
+    /// Notes that so many more bytes have been sent.
     pub fn done(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
@@ -40,10 +40,10 @@ impl Steps<'_> {
         }
     }
 
-    /// Asks, again and again while the bucket is away, but not for ever.
+    /// Sends a request, and repeats it while the bucket is away, for at most [`PATIENCE`].
     ///
     /// # Errors
-    /// [`SendError`]: it is away, refuses, or somebody wants to stop.
+    /// [`SendError`]: the bucket is away or refuses, or the caller wants to stop.
     pub fn ask<T, E: Into<SendError>>(&self, ask: impl Fn() -> Result<T, E>) -> Result<T, SendError> {
         let since = Instant::now();
         let attempt = || {

@@ -1,18 +1,19 @@
-//! Since when files at a bucket have not been needed any more. If that is forgotten, they stay for as long again.
+//! Remembers since when files of a bucket are not needed any more. If this is lost, they stay for the whole
+//! time again.
 
 use crate::publish::PublishError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Most bytes of the file that are read.
+/// Most bytes of the memory's file.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Files in the bucket that nobody needs, and since when, in seconds since 1970.
+/// Files of the bucket that are not needed, each with the time since when, in seconds since 1970.
 #[derive(Default)]
 pub struct Memory(BTreeMap<String, u64>);
 
 impl Memory {
-    /// Reads it; what is damaged or not there is empty.
+    /// Reads the file. If it is damaged or missing, the memory is empty.
     pub fn read(path: &Path) -> Memory {
         let bytes = holdfast_durable::read(path, BYTES_MAX).ok().flatten();
         Memory(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
@@ -24,13 +25,13 @@ impl Memory {
         holdfast_durable::replace(path, &bytes, 0o600).map_err(|error| PublishError::local(path, &error))
     }
 
-    /// Notes what is not needed now; all else is.
+    /// Notes the files that are not needed now. All others are needed.
     pub fn note<'a>(&mut self, names: impl Iterator<Item = &'a str>, now_s: u64) {
         let names: BTreeSet<&str> = names.collect();
         self.0.retain(|name, _| names.contains(name.as_str()));
         for name in names {
             let since = self.0.entry(name.to_owned()).or_insert(now_s);
-            // A clock that was ahead does not keep it for ever.
+            // If the clock was ahead once, that must not make the file stay for ever.
             *since = (*since).min(now_s);
         }
     }
@@ -50,7 +51,8 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Proves: time runs while nobody needs a file, begins anew when somebody has needed it, and survives on disk.
+    /// Proves: the time counts while a file is not needed, restarts after it was needed, and is stored on
+    /// disk.
     #[test]
     fn windows() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! From requests to answers.
+//! Answers the requests of a mirror's clients.
 
 use super::files::{Files, ReadError, Wait};
 use super::names::{Lifetime, is_digest, lifetime};
@@ -28,25 +28,25 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How many paths are looked up at once.
+/// Most paths of one request.
 const PATHS_MAX: usize = 256;
 
-/// How long paths are that are looked up without another thread.
+/// Most bytes of paths that are looked up without handing the request to another thread.
 const PATHS_HERE_BYTES_MAX: usize = 1 << 10;
-/// How long a request waits for its turn with the origin.
+/// How long a request waits for a permit to ask the origin.
 const ORIGIN_WAIT: Duration = Duration::from_secs(10);
-/// How often damage is logged: less often than damaged files are requested.
+/// The shortest time between two log entries about damage, because damaged files may be requested often.
 const DAMAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Everything that answers need. One for all connections.
+/// Everything that is needed to answer requests. All connections share one.
 pub struct ServeState {
     /// The files of the release.
     pub files: Files,
     /// The blocks of the release.
     pub objects: Objects,
-    /// The origin, for data that lies in no pack.
+    /// The origin, for blocks that are in no pack.
     pub origin: Option<Arc<Origin>>,
-    /// A permit for each request to it that may still be made.
+    /// Permits that bound how many requests to the origin are under way at once.
     pub origin_places: Semaphore,
 }
 
@@ -63,7 +63,7 @@ impl RequestHandler {
     }
 }
 
-/// An answer, at once or after the disk.
+/// A response, either ready or waiting for the disk.
 pub enum Answering {
     /// The response is ready.
     Now(Option<Response<ReplyBody>>),
@@ -168,7 +168,7 @@ impl ServeState {
         }
     }
 
-    /// Answers a request for several blocks: frames of them, as many as have room.
+    /// Answers a request for several blocks with frames of as many of them as fit.
     async fn several(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, mut body) = request.into_parts();
         let log = |answer: Response<ReplyBody>| {
@@ -199,7 +199,7 @@ impl ServeState {
                         }
                     }
                 }
-                // The blocks that are here are a reply too.
+                // The blocks that this server has are a reply too.
                 Err(refusal) if answer.is_empty() => return log(refusal),
                 Err(_) => {}
             }
@@ -213,12 +213,12 @@ impl ServeState {
         log(answer)
     }
 
-    /// Frames of data of this release that lies at its origin; or what to answer instead. Never called for other blocks:
-    /// strangers get nothing of the live file system but what was published.
+    /// Frames of blocks of this release that are at its origin, or the response to send instead. It must not
+    /// be called for other blocks: strangers get only what was published of the live file system.
     async fn at_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<ReplyBody>> {
         let Some(origin) = self.origin.clone() else { return Err(not_found()) };
         let busy = || plain(StatusCode::SERVICE_UNAVAILABLE, "The live file system is slow to answer.\n");
-        // An origin that does not answer holds up only those who want something of it.
+        // An origin that does not answer delays only requests that need it.
         let place = tokio::time::timeout(ORIGIN_WAIT, self.origin_places.acquire()).await;
         let Ok(Ok(_place)) = place else { return Err(busy()) };
         let file_request = tokio::task::spawn_blocking(move || origin.frames(&addresses)).await;
@@ -252,7 +252,7 @@ impl ServeState {
             let paths: Vec<&[u8]> = paths.split(|byte| *byte == 0).take(PATHS_MAX).collect();
             self.objects.paths(&self.files, &paths, wait)
         };
-        // A few paths are looked up here and now; many would keep others waiting.
+        // A few paths are looked up on this thread; many would delay other connections.
         let here = if paths.len() <= PATHS_HERE_BYTES_MAX {
             find(&paths, Wait::No)
         } else {
@@ -317,7 +317,7 @@ impl<'a> FileRequest<'a> {
         self.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    /// All of it, or the range that is asked for.
+    /// The whole file, or the range that was asked for.
     fn part(&self, found: &FilePart) -> Response<ReplyBody> {
         let etag = found.etag.as_bytes();
         if self.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag)) {
@@ -358,7 +358,7 @@ pub(crate) fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
         .any(|tag| tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag)
 }
 
-/// An answer with what is to be said of a file whenever it is mentioned.
+/// A response with the headers that describe a file.
 fn described(found: &FilePart, status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
@@ -371,7 +371,7 @@ fn described(found: &FilePart, status: StatusCode, body: ReplyBody) -> Response<
     answer
 }
 
-/// How long others may keep a file.
+/// The header that states for how long caches may store a file.
 fn cache_control(lifetime: Lifetime) -> HeaderValue {
     HeaderValue::from_static(match lifetime {
         Lifetime::Immutable => "public, max-age=31536000, immutable",
@@ -379,8 +379,8 @@ fn cache_control(lifetime: Lifetime) -> HeaderValue {
     })
 }
 
-/// Headers of every reply: it is bytes, which no browser should take for a page of ours, but any page may read: they
-/// are public.
+/// Headers of every reply. Its type is plain bytes, which no browser takes for a page of this server; but
+/// pages of any site may read them, because they are public.
 fn describe_bytes(headers: &mut HeaderMap) {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -418,7 +418,7 @@ fn not_allowed(methods: &'static str) -> Response<ReplyBody> {
     answer
 }
 
-/// A few words, which are not to be kept: what is missing now may come.
+/// A short message, which must not be cached: what is missing now may be there later.
 fn plain(status: StatusCode, text: &'static str) -> Response<ReplyBody> {
     let mut answer = Response::new(ReplyBody::bytes(Bytes::from_static(text.as_bytes())));
     *answer.status_mut() = status;
@@ -429,7 +429,7 @@ fn plain(status: StatusCode, text: &'static str) -> Response<ReplyBody> {
     answer
 }
 
-/// A header made of digits and the like.
+/// Inserts a header whose text is digits and the like.
 fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);

@@ -16,26 +16,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Files up to this long are kept in memory, and longer ones are sent in pieces of this length.
+/// Files of up to so many bytes are cached in memory; longer ones are sent in pieces of this length.
 pub const PIECE_BYTES: u64 = 64 << 10;
-/// How many long files are kept open at most.
+/// Most long files that stay open.
 const OPEN_FILES_MAX: u64 = 512;
-/// How long a file that can change is taken to be as it was.
+/// For how long a file that can change is assumed to be unchanged.
 const CHANGING_FOR: Duration = Duration::from_secs(1);
-/// How long one that cannot is kept without looking whether it is still there, so that what a new release no longer
-/// needs does not stay on the disk because we have it open.
+/// For how long an immutable file is used without checking whether it still exists. When a new release no
+/// longer needs it, its disk space must become free although it is open here.
 const IMMUTABLE_FOR: Duration = Duration::from_secs(60);
 
-/// Whether the disk may be waited for: not where connections are served, which would all wait.
+/// Whether a call may wait for the disk. It must not on threads that serve connections, because all of them
+/// would wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Do not wait: [`ReadError::WouldWait`].
+    /// The call must not wait: [`ReadError::WouldWait`] is returned instead.
     No,
-    /// Wait for it.
+    /// The call may wait.
     Yes,
 }
 
-/// Why something is not had.
+/// Why a file could not be read.
 #[derive(Debug)]
 pub enum ReadError {
     /// Reading would have to wait.
@@ -55,9 +56,9 @@ impl From<io::Error> for ReadError {
 pub struct ServedFile {
     /// The length in bytes.
     pub bytes: u64,
-    /// Changes when its content does.
+    /// The entity tag, which changes with the content.
     pub etag: HeaderValue,
-    /// How long it stays as it is.
+    /// Whether the file can change.
     pub lifetime: Lifetime,
     /// Where its bytes are.
     pub content: Content,
@@ -72,12 +73,12 @@ pub enum Content {
     Open(File),
 }
 
-/// The directory, and what is known of it. Shared by all threads.
+/// The directory, and a cache of its files. All threads share it.
 pub struct Files {
     folder: Folder,
     cache: Mutex<Cache>,
-    /// How much memory small files may take; each open file counts as the part that leaves room for
-    /// [`OPEN_FILES_MAX`].
+    /// Most bytes of memory for small files. An open file counts as such a fraction of it that there is room
+    /// for [`OPEN_FILES_MAX`].
     bytes_max: u64,
 }
 
@@ -93,10 +94,10 @@ struct Entry {
 }
 
 impl Files {
-    /// Serves the files of `directory`, keeping at most `cache_bytes_max` of small ones in memory.
+    /// Serves the files of `directory`, with at most `cache_bytes_max` of small ones in memory.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The directory cannot be opened.
     pub fn open(directory: &Path, cache_bytes_max: u64) -> io::Result<Files> {
         Ok(Files {
             folder: Folder::open(directory)?,
@@ -105,7 +106,7 @@ impl Files {
         })
     }
 
-    /// A file; `None` if there is none, or the name is not of the layout.
+    /// A file; `None` if it does not exist, or its name is not of the layout.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -127,7 +128,7 @@ impl Files {
         (entry.looked.elapsed() < fresh_for).then(|| entry.found.clone())
     }
 
-    /// A file, from the disk.
+    /// Loads a file from the disk into the cache.
     fn load(&self, name: &str) -> io::Result<Option<Arc<ServedFile>>> {
         let Some(lifetime) = lifetime(name) else { return Ok(None) };
         let found =
@@ -152,7 +153,7 @@ impl Files {
 }
 
 impl ServedFile {
-    /// Bytes of the file, all of them.
+    /// A range of the file, complete.
     ///
     /// # Errors
     /// [`ReadError`]; also if the file is shorter.
@@ -171,7 +172,7 @@ impl ServedFile {
                 let now = ReadWriteFlags::NOWAIT;
                 match preadv2(file, &mut [IoSliceMut::new(&mut bytes)], range.start, now) {
                     Ok(read) if read == bytes.len() => {}
-                    // The rest is not in memory, or the file system cannot tell.
+                    // The rest is not in the page cache, or the file system cannot say.
                     Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => {
                         return Err(ReadError::WouldWait);
                     }

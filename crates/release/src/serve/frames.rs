@@ -1,5 +1,5 @@
-//! Frames of small blocks, in memory. What a directory's look-ups need is asked for again and again, and lies all over
-//! the packs.
+//! Caches frames of small blocks. The blocks that look-ups in a directory need are requested again and again,
+//! and are scattered all over the packs.
 
 use super::files::{Content, PIECE_BYTES, ReadError, ServedFile, Wait};
 use super::names::Lifetime;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that a cached frame costs beside its own.
+/// Bytes that a cached frame costs in addition to its own.
 const OVERHEAD_BYTES: u64 = 192;
 
 /// A frame of a block, as bytes of a file.
@@ -22,7 +22,7 @@ pub struct Frame {
     pub range: Range<u64>,
 }
 
-/// Frames that were asked for lately, by what they are of.
+/// The frames that were requested lately, by the keys of their blocks.
 pub struct Frames {
     cached: Mutex<CachedFrames>,
     bytes_max: u64,
@@ -34,21 +34,21 @@ struct CachedFrames {
 }
 
 impl Frames {
-    /// Keeps at most so much.
+    /// An empty cache of at most `bytes_max`.
     pub fn new(bytes_max: u64) -> Frames {
         Frames { cached: Mutex::new(CachedFrames { frames: LruCache::unbounded(), bytes: 0 }), bytes_max }
     }
 
-    /// A frame that is kept.
+    /// A cached frame.
     pub fn get(&self, key: &Key) -> Option<Frame> {
         let found = self.cached.lock().frames.get(key)?.clone();
         Some(Frame { range: 0..found.bytes, found })
     }
 
-    /// Reads and keeps a frame, if it is a small one.
+    /// Reads a frame, and caches it if it is small.
     ///
     /// # Errors
-    /// [`ReadError`]: it cannot be read, or not at once.
+    /// [`ReadError`]: it cannot be read, or not without waiting.
     pub fn keep(&self, key: Key, frame: Frame, wait: Wait) -> Result<Frame, ReadError> {
         let bytes = frame.range.end - frame.range.start;
         if bytes > PIECE_BYTES {

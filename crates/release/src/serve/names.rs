@@ -1,16 +1,16 @@
-//! The names that may be requested: those of [`crate::layout`], spelt as there, and nothing else.
+//! The names that may be requested: those of [`crate::layout`], spelt exactly so, and no others.
 
-/// How long a file stays as it is.
+/// Whether a file can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// Named by its digest: for ever.
+    /// Named by its digest: it never changes.
     Immutable,
-    /// Named by what it is for: until it is replaced.
+    /// Named by its purpose: it may be replaced.
     Changing,
 }
 
-/// Whether `name` is a file of the layout, and if so, how long it stays as it is. Escapes are not understood: no name
-/// of the layout needs them.
+/// The lifetime of the file `name`; `None` if the name is not of the layout. Escapes are not decoded, because
+/// no name of the layout needs them.
 pub fn lifetime(name: &str) -> Option<Lifetime> {
     let Some((folder, rest)) = name.split_once('/') else {
         return matches!(name, "root" | "revoked").then_some(Lifetime::Changing);
@@ -27,7 +27,7 @@ pub fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A decimal number, in its one form.
+/// Whether a text is a decimal number in canonical form.
 fn is_number(text: &str) -> bool {
     text.len() <= 20
         && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -41,7 +41,7 @@ mod tests {
     use crate::layout;
     use holdfast_crypto::Digest;
 
-    /// The layout is served, and nothing besides.
+    /// Proves: the names of the layout are served, and no others.
     #[test]
     fn what_is_served() {
         let digest = Digest([0xa7; 32]);

@@ -1,7 +1,7 @@
-//! Blocks by address (the paper's `getdata`), found through the index that `root` names; and those that paths need,
-//! found through its hints.
+//! Finds blocks by address (the paper's `getdata`) through the index that `root` names, and the blocks that
+//! paths need through its hints.
 //!
-//! Both are as little trusted as everything else here: wrong ones lead to wrong bytes, which the client sees.
+//! Neither index nor hints are trusted: wrong ones lead to wrong bytes, which the client detects.
 
 use super::files::{Content, Files, ReadError, ServedFile, Wait};
 use super::frames::{Frame, Frames};
@@ -21,22 +21,22 @@ use std::sync::Arc;
 
 /// Most bytes that are sent for the paths of one request.
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
-/// Room made at once for an answer.
+/// Initial capacity for an answer, in bytes.
 const ANSWER_BYTES_USUAL: usize = 16 << 10;
-/// Most bytes of an index or of hints in memory: enough for a billion blocks, and millions of
-/// directories.
+/// Most bytes of an index's head, or of the directories in hints, in memory: enough for a billion blocks and
+/// millions of directories.
 const HEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The blocks of the release that is served now.
 pub struct Objects {
     now: Mutex<Option<Arc<ServedIndex>>>,
-    /// Bytes of memory for small blocks.
+    /// Most bytes of memory for small blocks.
     bytes_max: u64,
 }
 
 /// The index of one record.
 struct ServedIndex {
-    /// The tag of the `root` that names it.
+    /// The entity tag of the `root` file that names this index.
     root: HeaderValue,
     file: Arc<ServedFile>,
     head: Head,
@@ -59,22 +59,22 @@ pub enum ObjectLocation {
     AtOrigin,
 }
 
-/// Where the frame of a block lies.
+/// Where a block's frame is.
 enum FrameLocation {
     Frame(Frame),
     AtOrigin,
 }
 
 impl Objects {
-    /// Keeps at most `bytes_max` of small blocks in memory.
+    /// Caches at most `bytes_max` of small blocks in memory.
     pub fn new(bytes_max: u64) -> Objects {
         Objects { now: Mutex::default(), bytes_max }
     }
 
-    /// The stored block of `address`; `None` if the release has none.
+    /// The block with this address; `None` if the release has none.
     ///
     /// # Errors
-    /// [`ReadError`]; also if `root` or the index are damaged, or the index is not there.
+    /// [`ReadError`]; also if `root` or the index is damaged, or the index is missing.
     pub fn find(
         &self,
         files: &Files,
@@ -92,8 +92,8 @@ impl Objects {
         Ok(Some(ObjectLocation::Here(FilePart::of(found, block, etag))))
     }
 
-    /// Frames of those of these blocks that are here, as many as have room, and the others that the release has at its
-    /// origin. What the release does not have is left out.
+    /// Frames of the given blocks that this server has, as many as fit, and the addresses of those that the
+    /// release has at its origin. Blocks that are not part of the release are left out.
     ///
     /// # Errors
     /// [`ReadError`], as for [`Objects::find`].
@@ -115,8 +115,8 @@ impl Objects {
         Ok((here, at_origin))
     }
 
-    /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once; of so many paths as have
-    /// room in [`ANSWER_BYTES_MAX`]. `None` if the release has no hints.
+    /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once, for as many
+    /// paths as fit into [`ANSWER_BYTES_MAX`]. `None` if the release has no hints.
     ///
     /// # Errors
     /// [`ReadError`], as for [`Objects::find`].
@@ -136,7 +136,7 @@ impl Objects {
                 if !sent.insert(key) {
                     continue;
                 }
-                // A block about which hints and index disagree is left out: the client asks for it.
+                // If hints and index disagree about a block, it is left out; the client will ask for it.
                 let Some(FrameLocation::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)?
                 else {
                     continue;
@@ -172,7 +172,7 @@ impl Objects {
             return Err(broken("the index is too long, or not as long as it says"));
         }
         let head = Head::read(&file.read(0..sizes.head_bytes(), wait)?).map_err(bad)?;
-        // Without hints paths cannot be looked up, but blocks can.
+        // Without hints, paths cannot be looked up, but blocks can.
         let hints = named.hints.and_then(|location| match ServedHints::open(files, &location.digest, wait) {
             Ok(hints) => Some(hints),
             Err(ReadError::Failed(error)) => {
@@ -189,7 +189,7 @@ impl Objects {
 }
 
 impl ServedIndex {
-    /// The frame of a block, from memory if it can be.
+    /// The frame of a block, from memory if possible.
     fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<FrameLocation>, ReadError> {
         if let Some(frame) = self.frames.get(key) {
             return Ok(Some(FrameLocation::Frame(frame)));
@@ -202,7 +202,7 @@ impl ServedIndex {
         }
     }
 
-    /// Finds the frame of a block.
+    /// Finds the frame of a block through the index.
     fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<FrameLocation>, ReadError> {
         let range = self.head.range_of(key);
         if range.is_empty() {

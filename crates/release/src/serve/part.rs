@@ -1,4 +1,4 @@
-//! A part of a file that can be sent: all of it, or a block in it.
+//! A part of a file that can be sent: the whole file, or a block in it.
 
 use super::files::{Content, PIECE_BYTES, ServedFile};
 use super::names::Lifetime;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct FilePart {
     /// A tag that changes when the content does.
     pub etag: HeaderValue,
-    /// How long it stays as it is.
+    /// Whether it can change.
     pub lifetime: Lifetime,
     found: Arc<ServedFile>,
     range: Range<u64>,
@@ -27,15 +27,15 @@ impl FilePart {
         FilePart { etag: found.etag.clone(), lifetime: found.lifetime, range: 0..found.bytes, found }
     }
 
-    /// The bytes at `range` of a file, which must be long enough, and never changes.
+    /// The bytes at `range` of a file that is long enough and never changes.
     pub fn of(found: Arc<ServedFile>, range: Range<u64>, etag: HeaderValue) -> FilePart {
         FilePart { etag, lifetime: Lifetime::Immutable, found, range }
     }
 
-    /// The block in a frame of the block of this address.
+    /// The block in a frame; `address` is the block's.
     ///
     /// # Errors
-    /// There is none in it.
+    /// The frame contains no block.
     pub fn of_frame(address: &Digest, frame: Bytes) -> io::Result<FilePart> {
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
         let bytes = frame.len() as u64;
@@ -50,7 +50,7 @@ impl FilePart {
         self.range.end - self.range.start
     }
 
-    /// The bytes at `range`, which must lie within it.
+    /// A reply with the bytes at `range`, which must lie within the part.
     pub fn sent(&self, range: Range<u64>) -> ReplyBody {
         let range = self.range.start + range.start..self.range.start + range.end;
         match &self.found.content {

@@ -1,4 +1,4 @@
-//! The one kind of range that is served: a single one, in bytes.
+//! Parses the only kind of range that is served: a single one, in bytes.
 
 /// The range that a `Range` header asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub fn wanted(header: &[u8], bytes: u64) -> Range {
     }
 }
 
-/// First and last, either of which may be left out.
+/// The first and the last byte; either may be left out.
 fn parse(text: &str) -> Option<(Option<u64>, Option<u64>)> {
     let number = |text: &str| match text {
         "" => Some(None),
@@ -37,7 +37,7 @@ fn parse(text: &str) -> Option<(Option<u64>, Option<u64>)> {
     };
     let (first, last) = text.trim().split_once('-')?;
     let (first, last) = (number(first)?, number(last)?);
-    // Backwards is no range at all.
+    // A range whose end is before its start is not valid.
     (first.is_none() || last.is_none() || first <= last).then_some((first, last))
 }
 
@@ -45,7 +45,7 @@ fn parse(text: &str) -> Option<(Option<u64>, Option<u64>)> {
 mod tests {
     use super::*;
 
-    /// As RFC 9110, section 14, has it.
+    /// Proves: ranges are interpreted as in RFC 9110, section 14.
     #[test]
     fn ranges() {
         for (header, bytes, expected) in [

@@ -27,7 +27,7 @@ pub struct VerifiedConnection {
     pub peer: PublicKey,
     /// The peer's address.
     pub address: SocketAddr,
-    /// Whether the kernel says so (of a TCP connection), or only the front end does.
+    /// Whether the address comes from the kernel (for a TCP connection), rather than from the front end only.
     pub address_is_sure: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The front end: accepts connections, completes handshakes with the help of a [`BackEnd`], and relays frames between
-//! peers and the back end.
+//! The front end: accepts connections, completes handshakes with the help of a [`BackEnd`], and relays frames
+//! between peers and the back end.
 //!
 //! It has no key, no file, and no way to make a connection. Each handshake has TLS settings of its own, so
 //! that an introduced peer belongs to the connection on which it was introduced. Requests to the back end are
@@ -97,7 +97,8 @@ pub fn prepare_listeners(
     Ok(gauge::diagnosis_socket())
 }
 
-/// Called in a front end: from now on counters of connections are read over this netlink socket, or not at all.
+/// Called in a front end: from now on counters of connections are read over this netlink socket, or not at
+/// all.
 pub fn use_diagnosis_socket(socket: Option<OwnedFd>) {
     gauge::use_diagnosis_socket(socket);
 }
@@ -152,7 +153,7 @@ impl sign::Signer for RemoteSigner {
     }
 }
 
-/// The transcript whose digest a message to be signed ends with.
+/// The transcript whose digest is at the end of a message to be signed.
 fn transcript_of(message: &[u8]) -> Result<Vec<u8>, Error> {
     // 64 spaces, 33 bytes of purpose, a zero, and the digest.
     let digest = message.get(98..).unwrap_or_default();
@@ -363,7 +364,7 @@ impl FrontEnd {
         while connections.join_next().await.is_some() {}
     }
 
-    /// One connection, of which one stream is carried.
+    /// Serves one QUIC connection, of which one stream is relayed.
     async fn serve_quic(
         self: Arc<Self>,
         incoming: Incoming,
@@ -391,7 +392,7 @@ impl FrontEnd {
                 slot.note_proved_key();
                 let why = relay(pipe, inner, &self.limits, &mut slot).await;
                 tracing::debug!(connection = id, %address, why, "connection ended");
-                // Its last bytes are still on their way.
+                // Its last bytes may not have been delivered yet.
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
                 connection.close(0u32.into(), b"");
             }
@@ -416,7 +417,7 @@ async fn patiently<T>(
     finished.unwrap_or(Err(HandshakeError::Slow))
 }
 
-/// The stream to the back end that a handshake brought.
+/// The stream to the back end that a handshake has obtained.
 fn inner_of(handshake: &HandshakeState) -> Result<tokio::net::UnixStream, HandshakeError> {
     let stream = handshake.introduced.lock().take().ok_or(HandshakeError::NotIntroduced)?;
     Ok(tokio::net::UnixStream::from_std(stream)?)

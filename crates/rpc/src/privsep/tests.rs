@@ -107,7 +107,8 @@ fn verdict(
     handshakes.introduce(now, introduced, signature)
 }
 
-/// Proves, row by row: the honest handshake gets through, and each way to pose as a device or as another server does not.
+/// Proves, row by row: the honest handshake gets through, and each way to pose as a device or as another
+/// server does not.
 #[test]
 fn what_a_front_end_may_show() {
     let (mine, other) = ([7; 32], [8; 32]);

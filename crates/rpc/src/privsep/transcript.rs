@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 
-/// A handshake whose transcript is longer is not recorded, and so cannot be signed. Ours have about a kilobyte.
+/// A handshake whose transcript is longer is not recorded, and so cannot be signed. Ours have about a
+/// kilobyte.
 pub(super) const TRANSCRIPT_BYTES_MAX: usize = 24 << 10;
 /// Digests remembered on a thread.
 const DIGESTS: usize = 4;

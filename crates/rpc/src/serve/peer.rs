@@ -31,7 +31,7 @@ struct OutgoingReply {
     _shares: Option<(Share, OwnedSemaphorePermit)>,
 }
 
-/// Why a connection ended; for the log.
+/// Why a connection ended, for the log.
 type EndReason = String;
 
 /// The transport of a new connection.
@@ -88,7 +88,7 @@ pub(super) async fn run<S: Service>(
     service.closed(&session);
 }
 
-/// Completes TLS where that is still to be done, and the `Hello` with its answer.
+/// Completes TLS where necessary, and answers the `Hello`.
 async fn greet<S: Service>(
     carrier: Carrier,
     address: SocketAddr,
@@ -122,7 +122,7 @@ struct PeerOrigin {
     address_is_sure: bool,
 }
 
-/// `Hello` and its answer, over whatever carries the stream.
+/// Handles the `Hello` and its answer, over any transport.
 async fn introduce<S: Service>(
     pipe: Pipe,
     origin: PeerOrigin,
@@ -152,7 +152,7 @@ async fn introduce<S: Service>(
     });
     let answer = service.handle(&session, request).await;
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
-    // First, so that the limit of its next frame is known before there can be one.
+    // The note comes first, so that the front end has the limit of the next frame before that can arrive.
     if session.is_admitted() && flow.is_relayed() {
         for note in [Note::Admitted, Note::Trace].iter().filter(|note| **note != Note::Trace || is_traced()) {
             write_frame(&mut stream, NOTE_ID, &encode(note)).await.map_err(|error| error.to_string())?;
@@ -391,8 +391,8 @@ fn is_traced() -> bool {
     tracing::enabled!(target: "operation", tracing::Level::TRACE)
 }
 
-/// The header of the next request, and when it came according to the front end. If a front end relays the
-/// stream, its notes come in between and are handled here.
+/// The header of the next request, and the time of its arrival according to the front end. If a front end
+/// relays the stream, its notes come in between and are handled here.
 async fn read_header<R: AsyncRead + Unpin>(
     reader: &mut R,
     flow: &Flow,

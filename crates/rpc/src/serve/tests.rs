@@ -564,8 +564,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1, ..ProptestConfig::default() })]
 
-    /// Proves: whatever a greeted peer sends (random bytes, or a valid request with some bytes changed, cut or
-    /// repeated), the server neither panics nor stops serving others.
+    /// Proves: whatever a greeted peer sends (random bytes, or a valid request with some bytes changed, cut
+    /// or repeated), the server neither panics nor stops serving others.
     #[test]
     fn mutated_requests_harm_nobody(mutations in prop::collection::vec(mutation(), 24)) {
         with_server(patient(), async |server, _| {

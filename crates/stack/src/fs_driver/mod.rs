@@ -1,8 +1,8 @@
 //! FSDriver: the FAT32 file system of one partition (paper, section 4.8). It owns the partition's metadata
 //! and its free blocks, and cannot read a file: the blocks of a file belong to the file's owner.
 //!
-//! FAT does not store owners. The owner of a file is that of its first block. An empty file has no owner;
-//! whoever gives it its first block becomes the owner.
+//! FAT does not store owners. A file's owner is the owner of its first block. An empty file has no owner; the
+//! user who gives it its first block becomes the owner.
 
 mod sessions;
 
@@ -36,12 +36,12 @@ const FORMATTED: usize = 64;
 const NAMES_MAX: u32 = 128;
 /// Most names with attributes in one answer: as many as fit into a packet, however long they are.
 pub(crate) const FILES_MAX: u32 = 64;
-/// How long handing over a new disk's blocks may take.
+/// How long handing over the blocks of a new disk may take.
 const HAND_OVER: Duration = Duration::from_secs(600);
-/// Most blocks of a file that one claim examines: each costs a request, and nobody else is answered
+/// Most blocks of a file that one claim examines. Each costs a request, and no other request is answered
 /// meanwhile.
 const CLAIMED_MAX: u64 = 2048;
-/// Most items waiting to be returned that are examined for one caller.
+/// Most items in the queue of returned blocks that are examined for one caller.
 const WAITING_MAX: usize = 64;
 
 /// The configuration of the component.
@@ -49,14 +49,14 @@ const WAITING_MAX: usize = 64;
 pub struct Configuration {
     /// The number of the disk.
     pub disk: u16,
-    /// The partition, as it was when its blocks got their owners.
+    /// The partition as it was when its blocks got their owners.
     pub partition: Partition,
     /// The blocks of the partition.
     pub blocks: Blocks,
     /// The principal of this driver: its program, for these blocks.
     pub own: Principal,
-    /// Format the partition with this label, and clusters of so many bytes or of a size that suits the
-    /// partition.
+    /// For a new partition: its label, the bytes of a cluster (`None`: by the partition's size), and the
+    /// serial number.
     pub format: Option<(String, Option<u32>, u32)>,
 }
 
@@ -86,7 +86,7 @@ impl Metadata for PartitionBlocks {
 
 struct Driver {
     configuration: Configuration,
-    /// Part of the numbers of files, so that those of an earlier run are invalid.
+    /// A number of this run. It is part of the numbers of files, so that those of an earlier run are invalid.
     run: u64,
     fat: Fat<PartitionBlocks>,
     monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
@@ -103,7 +103,7 @@ pub fn main(context: Context) -> ExitCode {
     run(context, Views::Read)
 }
 
-/// Runs it with its metadata mapped into its memory, for measuring (the paper's PFS mmap).
+/// Runs the component with its metadata mapped into memory, for measurements (the paper's PFS mmap).
 pub fn main_mapped(context: Context) -> ExitCode {
     run(context, Views::Mapped)
 }
@@ -128,7 +128,7 @@ fn run(context: Context, views: Views) -> ExitCode {
             layout => layout?,
         };
         if Geometry::of(&layout) != configuration.partition.geometry {
-            // The numbers of blocks would mean other blocks than those their owners were given.
+            // The numbers of blocks would stand for other blocks than those that got their owners.
             let other = "the boot sector says that its blocks are elsewhere than when they got their owners";
             return Err(StackError::Component(other.to_owned()));
         }
@@ -165,7 +165,8 @@ fn take_over(
     let started = Instant::now();
     let owner = configuration.own.digest().0;
     loop {
-        // An earlier process of this driver may have accepted them, and part of them may be files by now.
+        // An earlier process of this driver may have accepted the blocks, and some of them may be files by
+        // now.
         let first = Blocks { count: 1, ..blocks };
         if ask(policy, &PolicyRequest::Owns { disk, blocks: first, owner })? == PolicyReply::Owns(true) {
             return Ok(());
@@ -298,7 +299,7 @@ impl Driver {
         }
     }
 
-    /// The number to be given out.
+    /// The number of a file as clients see it.
     fn number(&self, id: FileId) -> u64 {
         if id == ROOT { 1 } else { self.run << 32 | id.0 & 0xffff_ffff }
     }
@@ -333,7 +334,7 @@ impl Driver {
             }
             FilesRequest::Forget { file, count } => {
                 let id = self.id(file)?;
-                // Only references of this session; others have their own.
+                // Only this session's references are given up; others have their own.
                 let count = self.sessions.give_up(session, id, count);
                 if count > 0 {
                     self.fat.forget(id, count);
@@ -353,7 +354,7 @@ impl Driver {
             FilesRequest::ListFiles { directory, cookie, count } => {
                 let count = count.min(FILES_MAX) as usize;
                 let listed = self.fat.list_files(self.id(directory)?, cookie, count).map_err(refusal)?;
-                // A session that lists a directory is likely to look into the directories in it.
+                // A session that lists a directory will probably list the directories in it next.
                 let metadata = self.fat.metadata();
                 let below = listed.iter().filter_map(|entry| Some(metadata.number(entry.first?)));
                 metadata.reader.expect(below.collect());
@@ -470,13 +471,13 @@ impl Driver {
         }
     }
 
-    /// Blocks of the data area as everybody numbers them.
+    /// Converts blocks of the data area to the numbers that all components use.
     fn blocks(&self, range: BlockRange) -> Blocks {
         let first = self.fat.metadata().number(BlockId { area: Area::Data, index: range.start });
         Blocks { first, count: range.count }
     }
 
-    /// Writes a transaction and commits it, or neither.
+    /// Writes a transaction and commits it, or does neither.
     fn commit<T>(&mut self, change: Change<T>) -> Result<(T, Vec<BlockRange>), Refusal> {
         let Change { transaction, value } = change;
         let allocated = transaction.allocated.clone();
@@ -508,7 +509,8 @@ impl Driver {
         }
     }
 
-    /// Checks that a file belongs to the caller: its first block does, or is still the driver's own, or there is none.
+    /// Checks that a file belongs to the caller: its first block does, or is still the driver's own, or it
+    /// has no blocks.
     fn must_own(&mut self, by: &Alias, id: FileId) -> Result<(), Refusal> {
         if self.fat.stat(id).map_err(refusal)?.kind == Kind::Directory {
             return Ok(());
@@ -529,7 +531,7 @@ impl Driver {
         owned
     }
 
-    /// Proposes blocks to their new owner, in as many runs as there are.
+    /// Nominates blocks to their new owner, in as few runs as possible.
     fn nominate(&self, ranges: &[BlockRange], owner: &Principal) -> Result<Vec<Blocks>, Refusal> {
         let mut nominated: Vec<Blocks> = Vec::new();
         for range in ranges {
@@ -546,7 +548,7 @@ impl Driver {
         Ok(nominated)
     }
 
-    /// Something of the asker's that waits to be given back.
+    /// Returns blocks of the caller's that must be given back to the driver, if there are any.
     fn returning(&mut self, by: &Alias) -> Result<FilesReply, Refusal> {
         let own = self.configuration.own.digest().0;
         for item in self.fat.limbo(None, WAITING_MAX).map_err(refusal)? {
@@ -559,7 +561,7 @@ impl Driver {
             let first = Blocks { count: 1, ..*first };
             let clusters = returning.clusters;
             if self.owns(first, own)? {
-                // Nobody had accepted the blocks.
+                // The blocks were never accepted by another owner.
                 self.take_back(item.id, &ranges, clusters, now())?;
             } else if self.owns(first, by.principal)? {
                 let to = Some(self.configuration.own.clone());
@@ -569,7 +571,7 @@ impl Driver {
         Ok(FilesReply::Return { item: 0, blocks: Vec::new(), clusters: 0, to: None })
     }
 
-    /// Accepts blocks that were nominated to the driver, which erases them; they are then free.
+    /// Accepts blocks that were nominated to the driver. That erases them, and they become free.
     fn take_back(
         &mut self,
         id: LimboId,
@@ -597,7 +599,7 @@ impl Driver {
     }
 }
 
-/// The caller's principal according to itself, which must match the name that the request was stamped with.
+/// Returns the principal that the caller states, if it matches the name that the request is stamped with.
 fn asker(by: &Alias, owner: Principal) -> Result<Principal, Refusal> {
     if owner.digest().0 == by.principal { Ok(owner) } else { Err(Refusal::NotPermitted) }
 }

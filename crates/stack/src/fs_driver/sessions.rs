@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Most files that one session may refer to at a time, so that it does not use up the numbers of all.
 const FILES_MAX: usize = 1 << 17;
 
-/// The sessions of an FSDriver, by the port over which they send requests, which they cannot choose.
+/// The sessions of an FSDriver, by the port over which they send requests; they cannot choose it.
 #[derive(Default)]
 pub(super) struct Sessions(HashMap<String, BTreeMap<FileId, u64>>);
 
@@ -29,13 +29,13 @@ impl Sessions {
         }
     }
 
-    /// A session refers to a file once more.
+    /// Adds a reference of a session to a file.
     pub(super) fn refer(&mut self, session: &str, id: FileId) {
         let held = self.0.entry(session.to_owned()).or_default().entry(id).or_default();
         *held = held.saturating_add(1);
     }
 
-    /// A session gives up references: how many of these it had.
+    /// Gives up references of a session. Returns how many of them it had.
     pub(super) fn give_up(&mut self, session: &str, id: FileId, count: u64) -> u64 {
         let Some(files) = self.0.get_mut(session) else { return 0 };
         let Some(held) = files.get_mut(&id) else { return 0 };

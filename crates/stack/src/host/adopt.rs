@@ -20,9 +20,9 @@ fn owned(first: u64, count: u64, label: &Label) -> Result<Owned, StackError> {
     Ok(Owned { range, label: label.clone() })
 }
 
-/// Writes the policy table of a disk that is adopted. Files belong to the owners with the numbers in the
-/// surveys (one survey for each partition), everything else to the FSDriver of its partition. Not durable
-/// before a flush.
+/// Writes the policy table of a disk that is adopted. Files belong to the owners whose numbers are in the
+/// surveys (one survey for each partition); everything else belongs to the FSDriver of its partition. The
+/// table is not durable before a flush.
 ///
 /// # Errors
 /// The table is too small; or the volume failed.

@@ -1,6 +1,6 @@
-//! The principals for which each process may speak: the program it runs, by the manifest that this host
-//! issues for it; the user of its session; the program that uses it; and what it proved since. Every alias
-//! rests on a proof, also those that the host itself provides.
+//! The principals for which each process may speak: its program, according to the manifest that this host
+//! issues; the user of its session; the program that uses the session; and what it has proved since. Every
+//! alias rests on a proof, including those that the host itself provides.
 
 use super::people::People;
 use crate::StackError;
@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Most processes of a program that use one session at once.
 const CLIENTS_MAX: usize = 1024;
 
-/// What is known of a component before it runs.
+/// What is fixed about a component before it runs.
 #[derive(Clone)]
 pub(super) struct Role {
     /// The manifest of the program that it runs.
@@ -51,9 +51,9 @@ struct Process {
     table: AliasTable,
     page: Arc<AliasPage>,
     credentials: Credentials,
-    /// The credentials that the process stated, for others who need them in proofs.
+    /// The credentials that the process issued, for others who need them in proofs.
     stated: Vec<Credential>,
-    /// The first of them is who the session speaks for, under this name.
+    /// Processes that use the session. It speaks for the first of them, under the name `client`.
     clients: Vec<Client>,
     client: Option<ProcessName>,
 }
@@ -178,7 +178,7 @@ impl Aliases {
         Ok(())
     }
 
-    /// Notes that a process ended, which ends its statements and what its clients proved.
+    /// Notes that a process ended. Its statements end too, and with them what its clients proved.
     pub(super) fn ended(&self, component: &str, name: ProcessName) {
         let state = &mut *self.state.lock();
         state.revocations.stopped(name);
@@ -191,7 +191,7 @@ impl Aliases {
         state.sweep();
     }
 
-    /// The principal for which a component's process speaks under an index, if the alias is valid now.
+    /// The principal for which a component's process speaks under an alias index, if the alias is valid now.
     pub(super) fn look_up(&self, component: &str, index: u16) -> Result<Alias, AccessError> {
         let AliasState { revocations, processes, .. } = &mut *self.state.lock();
         let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
@@ -204,12 +204,12 @@ impl Aliases {
         }
     }
 
-    /// Whether credentials can be checked: the revocations of earlier runs are known.
+    /// Whether credentials can be checked, because the revocations of earlier runs have been loaded.
     pub(super) fn is_ready(&self) -> bool {
         self.state.lock().is_ready
     }
 
-    /// A process's names, and what it may prove more with.
+    /// A process's names, and the credentials with which it may prove more.
     pub(super) fn names(
         &self,
         component: &str,
@@ -278,7 +278,8 @@ impl Aliases {
         if process.client.is_none() { self.speak_for_client(state, component) } else { Ok(()) }
     }
 
-    /// The paper's section 4.9: the client delegates to its VFS by using it.
+    /// Gives the session its client's name (the paper's section 4.9): by using a VFS, the client delegates to
+    /// it.
     fn speak_for_client(&self, state: &mut AliasState, component: &str) -> Result<(), AccessError> {
         let role = self.roles.get(component).ok_or(AccessError::Ended)?;
         let Some(user) = role.user.clone() else { return Err(AccessError::Ended) };
@@ -286,7 +287,7 @@ impl Aliases {
         let number = state.clients;
         let process = state.processes.get(component).ok_or(AccessError::Ended)?;
         let Some(client) = process.clients.first() else { return Ok(()) };
-        // The realm is not the supervisor's, so the name is no component's, whatever its number.
+        // The realm differs from the supervisor's, so the name is never a component's, whatever its number.
         let mut boot = process.name.boot;
         boot[0] = !boot[0];
         let name = ProcessName { boot, number };
@@ -308,7 +309,7 @@ impl Aliases {
         prover.chain(to_client, is_program);
         let added = add(state, component, &prover.proof());
         if let Some(process) = state.processes.get_mut(component) {
-            // The alias stays; what it was proved with is not needed again.
+            // The alias stays; the credentials that proved it are not needed again.
             process.credentials.forget(runs);
             process.credentials.forget(delegates);
             if added.is_err() {
@@ -319,7 +320,8 @@ impl Aliases {
         added.map(|_| ())
     }
 
-    /// Looks whose clients have ended; their sessions stop speaking for them. Whether any lost a name.
+    /// Checks which clients have ended; their sessions stop speaking for them. Returns whether any lost a
+    /// name.
     pub(super) fn tend(&self) -> bool {
         let state = &mut *self.state.lock();
         let mut fell = false;

@@ -1,4 +1,5 @@
-//! Examines a disk with sandboxed processes: FSLoader finds what is on it, FSChecker whose blocks they are.
+//! Examines a disk with sandboxed processes: FSLoader finds its partitions, and FSChecker the files that its
+//! blocks belong to.
 //!
 //! The host parses nothing of the disk. It gives each process the parts that it may see, and checks the
 //! reports: the order of messages, how many there are, and that every named block is in the data area of its
@@ -16,10 +17,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Reads a part of a disk, or says in words why not.
+/// Reads a part of a disk; the error is in words.
 pub type Source = Arc<dyn Fn(u64, &mut [u8]) -> Result<(), String> + Send + Sync>;
 
-/// Returns the owner of a file, as a number of the caller's, by the partition's number and the file's path.
+/// Returns the owner of a file, as a number that the caller defines, from the partition's number and the
+/// file's path.
 pub type OwnerOf = Arc<dyn Fn(u32, &str) -> u16 + Send + Sync>;
 
 /// How long a process may be silent.
@@ -32,9 +34,9 @@ const TABLE_BYTES: u64 = 1 << 20;
 const BOOT_BYTES: u64 = 512;
 /// Most problems whose text is stored.
 const PROBLEMS_MAX: usize = 100;
-/// Runs of blocks of all files of a partition.
+/// Most runs of blocks of all files of a partition.
 const RUNS_TOTAL_MAX: usize = 4 << 20;
-/// Bytes that a process may read: some times what it is about.
+/// A process may read so many times the size of what it examines, in all.
 const READ_TIMES: u64 = 16;
 const READ_BYTES_MIN: u64 = 256 << 20;
 
@@ -45,13 +47,13 @@ pub struct Survey {
     pub problems: Vec<String>,
     /// Number of all problems, including those not in the list.
     pub problems_all: u64,
-    /// Whether one of them forbids to use the file system.
+    /// Whether a problem forbids using the file system.
     pub is_unsound: bool,
     /// Runs of blocks of files, in order and in the partition's numbering, each with the number of its owner.
     pub files: Vec<(u64, u64, u16)>,
 }
 
-/// A disk to be formatted, drawn up.
+/// The plan for formatting a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskFormat {
     /// The first sector.
@@ -84,7 +86,7 @@ struct LoaderProcess {
     task: LoaderTask,
     report: LoaderReport,
     last: Instant,
-    /// Why its process ended and is not started anew.
+    /// Why its process ended and is not restarted.
     down: Option<String>,
 }
 
@@ -103,7 +105,7 @@ impl LoaderProcess {
         process
     }
 
-    /// A process of it begins, from the start.
+    /// Resets the report when a process of the component starts.
     fn begin(&mut self) {
         let readable = match self.task {
             LoaderTask::Disk(bytes) => {
@@ -205,7 +207,7 @@ impl LoaderProcess {
     }
 }
 
-/// Sorts runs; a block that is in two of them is an error.
+/// Sorts runs. The error is a block that is in two of them.
 fn disjoint(runs: &mut [(u64, u64, u16)]) -> Result<(), u64> {
     runs.sort_unstable();
     match runs.windows(2).find(|pair| pair[1].0 < pair[0].0 + pair[0].1) {
@@ -214,7 +216,7 @@ fn disjoint(runs: &mut [(u64, u64, u16)]) -> Result<(), u64> {
     }
 }
 
-/// Words of a process that read a disk, for a terminal: nothing that steers it, and not too many.
+/// Text of a process that read a disk, made fit for a terminal: short, without control characters.
 fn printable(words: &str) -> String {
     words.chars().take(500).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -362,10 +364,10 @@ pub fn find_partitions(
     Ok(report.found)
 }
 
-/// Makes the partition table and geometries of a disk that is to be formatted, with FSLoader.
+/// Plans the partition table and the file systems of a disk that is to be formatted, with FSLoader.
 ///
 /// # Errors
-/// [`StackError::Component`]: that is impossible, in words.
+/// [`StackError::Component`]: it is impossible, in words.
 pub fn lay_out(wanted: fs_loader::FormatRequest) -> Result<DiskFormat, StackError> {
     let partitions = wanted.partitions.len();
     let plan = component("fs-loader", "fs-loader", &fs_loader::Configuration::Lay(wanted));

@@ -43,7 +43,8 @@ fn reads_of_a_checker() {
     assert!((0..=most).any(|_| !process.may_read(MIB, READ_MAX)), "it has to come to an end");
 }
 
-/// Proves: an FSLoader reads where tables are, then the first sectors of what the table names, and nothing else.
+/// Proves: an FSLoader reads where tables are, then the first sectors of what the table names, and nothing
+/// else.
 #[test]
 fn reads_of_a_loader() {
     let mut process = LoaderProcess::new(LoaderTask::Disk(100 * MIB));

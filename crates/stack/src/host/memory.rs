@@ -17,10 +17,10 @@ struct RegionMemory {
 /// Why the memory of a region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TmpfsError {
-    /// There is none, or no more.
+    /// There is no memory, or no more.
     #[error("it has no memory")]
     NoMemory,
-    /// What the system says.
+    /// The system's error.
     #[error(transparent)]
     Region(#[from] ComponentError),
 }
@@ -87,7 +87,7 @@ impl Memory for Tmpfs {
     }
 
     fn remove(&self, region: RegionId) -> Result<(), TmpfsError> {
-        // Dropped, it is gone for everybody.
+        // Dropping it removes the memory for all components.
         self.regions_memory.write().remove(&region).map(|_| ()).ok_or(TmpfsError::NoMemory)
     }
 }

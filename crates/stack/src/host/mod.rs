@@ -1,6 +1,6 @@
-//! The host: the process that has the volume, the memory and the names of all others. It is what the paper's
-//! kernel is, with Linux below: it starts the components, states by their manifests who they are, and serves
-//! as the monitor.
+//! The host: the process that has the volume, the memory, and the names of all other processes. It does the
+//! work of the paper's kernel, on top of Linux: it starts the components, states who they are by their
+//! manifests, and serves as the monitor.
 
 mod adopt;
 mod aliases;
@@ -28,9 +28,9 @@ use holdfast_monitor::MonitorError;
 
 /// The page is being transferred; ask again.
 pub const BUSY: u32 = 101;
-/// The run crosses the edge of an extent of blocks.
+/// The run crosses the edge of an extent.
 pub const EDGE: u32 = 102;
-/// The page is not in the state that this needs.
+/// The page is not in the required state.
 pub const STATE: u32 = 103;
 /// The reference is outdated; ask for the block again.
 pub const OUTDATED: u32 = 104;

@@ -1,9 +1,9 @@
-//! The mount table: which sessions use which file systems. The host makes and removes entries, for the
-//! administrator; each FSDriver has a copy of its part, and gets a notice when one of its sessions has ended
+//! The mount table: which sessions use which file systems. The host adds and removes entries, for the
+//! administrator. Each FSDriver has a copy of its part, and gets a notice when one of its sessions has ended
 //! (paper, section 4.10).
 //!
-//! A VFS has its own entry in the form of its configuration and its channels, and can change nothing about it
-//! except by ending. So it can neither see nor remove others' entries.
+//! A VFS has its own entry in the form of its configuration and its channels. The only way in which it can
+//! change the entry is by ending. So it can neither see nor remove entries of others.
 
 use crate::protocol::{FilesReply, FilesRequest};
 use holdfast_components::{Asker, Patience};
@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an FSDriver may take to acknowledge that a session has ended. One that does not keeps the
+/// How long an FSDriver may take to acknowledge that a session has ended. If it does not, it retains the
 /// references.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Sessions by name, each with its FSDriver's.
+/// Sessions by name, each with the name of its FSDriver.
 #[derive(Default)]
 pub(super) struct MountTable(Mutex<BTreeMap<String, String>>);
 
 impl MountTable {
-    /// A session uses a file system.
+    /// Adds a session that uses a file system.
     pub(super) fn add(&self, session: &str, driver: &str) {
         self.0.lock().insert(session.to_owned(), driver.to_owned());
     }
@@ -37,8 +37,8 @@ impl MountTable {
     }
 }
 
-/// Notifies FSDrivers of ended sessions: ⟨session, FSDriver⟩ come over `ended`, until all its senders are
-/// gone.
+/// Notifies FSDrivers of ended sessions, which arrive as ⟨session, FSDriver⟩ over `ended`, until all its
+/// senders are dropped.
 pub(super) fn notify(
     ended: &std::sync::mpsc::Receiver<(String, String)>,
     drivers: &BTreeMap<String, Arc<Asker<FilesRequest, FilesReply>>>,

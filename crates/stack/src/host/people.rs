@@ -1,5 +1,5 @@
-//! Facts about people and programs that this machine's host vouches for: keys of users, members of groups, and who a
-//! session's program is.
+//! Facts about people and programs for which this machine's host vouches: keys of users, members of groups,
+//! and the program of a session.
 
 use holdfast_access::{Condition, Conditions, KeyName, Manifest, Name, Principal};
 use holdfast_crypto::PublicKey;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::protocol::{Entering, Entry};
 
-/// Most users with a key, and most memberships: every session may use all of them in proofs.
+/// Most users with a key, and most memberships, because every session may use all of them in proofs.
 pub const PEOPLE_MAX: usize = 100;
-/// Opens of one session that may wait for the helper at once, so that other requests to the monitor are still
-/// served.
+/// Most opens of one session that wait for the helper at once, so that other requests to the monitor are
+/// still served.
 const ENTERING_MAX: usize = 1;
 
 /// Users' keys, and the members of groups.
@@ -28,7 +28,7 @@ pub struct People {
 }
 
 impl People {
-    /// Whether a session for this principal is so by the host's word alone.
+    /// Whether a session speaks for this principal because the host states so, without further proof.
     pub(super) fn takes_our_word(&self, principal: &Principal) -> bool {
         match principal {
             Principal::User(name) => !self.keys.contains_key(name),
@@ -37,7 +37,8 @@ impl People {
         }
     }
 
-    /// The name under its key that a user has on a volume, and the user; then users and their groups.
+    /// The facts that the host states: for users with keys, that the name under their key for this volume
+    /// speaks for them; then the members of groups.
     pub(super) fn facts(&self, volume: &[u8; 16]) -> Vec<(Principal, Principal)> {
         let volume =
             Name::new(&crate::session_requests::volume_name(volume)).expect("hexadecimal digits are a name");
@@ -70,8 +71,8 @@ impl ProgramGate {
         ProgramGate { guard, rules, package, entering: AtomicUsize::new(0) }
     }
 
-    /// Decides about an open; `None`: another one is being decided, so ask again. Returns the process that is
-    /// admitted.
+    /// Decides about an open. Returns the admitted process, or the decision. `None`: another open is being
+    /// decided, so the caller must ask again.
     pub(super) fn enter(&self, entering: Entering) -> Option<Result<Identity, Entry>> {
         if self.guard.is_helper(entering.thread) {
             return Some(Err(Entry::Blind));
@@ -91,7 +92,7 @@ impl ProgramGate {
         }))
     }
 
-    /// The manifest of what the process runs, by the helper's identification.
+    /// The manifest of a process, from the helper's identification of its program.
     pub(super) fn manifest(&self, identity: &Identity, uid: u32) -> Manifest {
         let mut manifest = Manifest::of_executable(identity.digest, uid);
         manifest.packages.extend(self.package.clone());

@@ -20,7 +20,7 @@ use holdfast_monitor::PAGE_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Empty regions of a disk that are kept for later blocks.
+/// How many empty regions of a disk are retained for later blocks.
 const SPARE_REGIONS: u32 = 4;
 
 /// An FSDriver.
@@ -107,7 +107,7 @@ impl ComponentSet {
     }
 }
 
-/// The areas through which PolicyMgr and each FSDriver hand over contents.
+/// The areas (stages) through which PolicyMgr and each FSDriver pass content to the monitor.
 pub(super) fn stages(
     cast: &ComponentSet,
     regions: &Arc<Regions>,
@@ -131,8 +131,8 @@ fn between(from: &str, name: &str, to: &str) -> ChannelPlan {
 /// The gates of sessions for programs, and the user id of each.
 pub(super) type Gates = HashMap<String, (Arc<ProgramGate>, u32)>;
 
-/// Makes the components and channels, and the gates of sessions. Takes the sessions, whose mounts are passed
-/// to their VFS.
+/// Plans the components and channels, and the gates of sessions. Takes the sessions' mounts, which are passed
+/// to their VFSs.
 pub(super) fn plan(
     cast: &ComponentSet,
     configuration: &mut Configuration,
@@ -184,7 +184,8 @@ pub(super) fn plan(
         ..ComponentPlan::new(POLICY, Profile::default())
     });
     let tables: u64 = configuration.disks.iter().map(|disk| disk.layout.table.1).sum();
-    // Several disks that bring in blocks at once may exceed it for a moment.
+    // While several disks load blocks at once, the bound may be exceeded for a moment, so some pages are left
+    // spare.
     let spare = 64 + 256 * (configuration.disks.len() as u64 - 1);
     let pages_max = (configuration.pages_max as u64).saturating_sub(tables + spare).max(64) as u32;
     components.push(ComponentPlan {
@@ -248,7 +249,7 @@ pub(super) fn plan(
             }),
             files: vec![("fuse".to_owned(), session.fuse)],
             guards: vec!["requests: only of its mount".to_owned()],
-            // No other process can continue a FUSE session yet: the kernel keeps its state.
+            // A FUSE session cannot be continued by another process, because the kernel keeps its state.
             restart: Restart::NEVER,
             ..ComponentPlan::new(&name, Profile::with_permissions(&[Permission::Threads, Permission::Fuse]))
         });

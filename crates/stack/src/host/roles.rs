@@ -14,12 +14,12 @@ pub(super) const CACHE: &str = "cache-manager";
 pub(super) const FORMATTER: &str = "disk-formatter";
 pub(super) const SESSION: &str = "vfs-";
 
-/// Components of one kind: the first has the name of the kind.
+/// The name of a component: the first of a kind has the name of the kind.
 pub(super) fn numbered(kind: &str, number: usize) -> String {
     if number == 0 { kind.to_owned() } else { format!("{kind}-{number}") }
 }
 
-/// The port over which PolicyMgr and CacheMgr ask the DiskDriver of a bus.
+/// The port over which PolicyMgr and CacheMgr send requests to the DiskDriver of a bus.
 pub(crate) fn bus_port(bus: u16) -> String {
     format!("driver-{bus}")
 }
@@ -41,11 +41,11 @@ fn blocks_of(layout: &DiskLayout, partition: usize) -> String {
     format!("{identity}:{}+{}", blocks.first, blocks.count)
 }
 
-/// The principal of a partition's FSDriver: a process of this component with these blocks, of a program that
-/// the layout's key has signed for, if there is one. So the blocks pass from one version of the program to
-/// the next by a signed rule: the holder of the key signs a list with the new program in it. Without a key,
-/// they belong to every version: then the machine alone decides which program is which component, and accepts
-/// this program's own.
+/// The principal of a partition's FSDriver: a process of this component with these blocks. If the layout
+/// names a package, it must run a program that the package's key has signed. So the blocks pass from one
+/// version of the program to the next by a signed rule: the holder of the key signs a list that contains the
+/// new program. Without a package, the blocks belong to every version: the machine alone then decides which
+/// program is which component, and it accepts this program's own.
 ///
 /// # Errors
 /// [`StackError::Access`].
@@ -80,7 +80,7 @@ impl Roles {
         Ok(manifest)
     }
 
-    /// A component known by exactly what it runs.
+    /// Adds a component that is identified by exactly the program it runs.
     pub(super) fn add(
         &mut self,
         component: &str,
@@ -102,7 +102,7 @@ impl Roles {
         user: &Principal,
         volume: [u8; 16],
     ) -> Result<(), StackError> {
-        // So that a credential can name the sessions that its issuer means.
+        // The user is named so that a credential can state which sessions its issuer means.
         let of_user = match user {
             Principal::User(name) => name.as_str().to_owned(),
             other => other.digest().to_string(),

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-/// The monitor, and what it needs to know of who asks.
+/// The monitor, and what it needs about its callers.
 pub(super) struct Service {
     pub monitor: Monitor<Tmpfs>,
     pub aliases: Arc<Aliases>,
@@ -25,10 +25,10 @@ pub(super) struct Service {
     pub withdrawn: SyncSender<()>,
 }
 
-/// The component whose word on revocations counts.
+/// The only component that may report revocations.
 const POLICY: &str = "policy-manager";
 
-/// Ports of the host are called after the component at their other end.
+/// The name of the host's port to a component.
 pub(super) fn port(component: &str) -> String {
     format!("monitor-{component}")
 }
@@ -110,7 +110,7 @@ impl Service {
                 return Ok(MonitorReply::Done);
             }
             MonitorRequest::Withdrawn if component == POLICY => {
-                // A notice that waits already serves for this, too.
+                // A notice that is queued already covers this one too.
                 let _ = self.withdrawn.try_send(());
                 return Ok(MonitorReply::Done);
             }
@@ -133,8 +133,8 @@ impl Service {
         if self.aliases.is_ready() { Ok(&self.aliases) } else { Err(Refusal::Code(BUSY)) }
     }
 
-    /// An alias became invalid: views and caches that rest on it are dropped, at once where they are this
-    /// process's.
+    /// To be called when an alias became invalid: drops views and caches that rest on it. Those in this
+    /// process are dropped at once.
     pub(super) fn lost(&self) {
         if let Err(error) = self.monitor.revoke_views() {
             tracing::error!(%error, "views could not be taken away; the stack ends");
@@ -143,7 +143,7 @@ impl Service {
         let _ = self.withdrawn.try_send(());
     }
 
-    /// An open in a session for a program.
+    /// Decides about an open in a session for a program.
     fn enter(&self, component: &str, entering: Entering) -> Result<Entry, Refusal> {
         let (gate, uid) = self.gates.get(component).ok_or(Refusal::NotPermitted)?;
         match gate.enter(entering) {

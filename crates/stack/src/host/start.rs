@@ -1,4 +1,4 @@
-//! Starting a stack, watching it, and ending it.
+//! Starts, watches and ends a stack.
 
 use super::aliases::Aliases;
 use super::memory::Tmpfs;
@@ -29,21 +29,21 @@ use std::time::{Duration, Instant};
 
 /// A session: a user of a file system, with a mount of their own.
 pub struct Session {
-    /// The disk, by its place in the configuration.
+    /// The disk, by its position in the configuration.
     pub disk: u16,
     /// The partition, by its number in the partition table.
     pub partition: u32,
     /// The user in whose name the session acts.
     pub user: Principal,
-    /// The ACL of the files that the session makes.
+    /// The ACL of the files that the session creates.
     pub acl: Acl,
-    /// The mount: an open session with FUSE that nobody has read from.
+    /// The mount: an open FUSE session from which nothing has been read yet.
     pub fuse: OwnedFd,
-    /// The numbers that files are shown to belong to.
+    /// The user id of its files in the mount.
     pub uid: u32,
-    /// The group that its files have in the mount.
+    /// The group id of its files in the mount.
     pub gid: u32,
-    /// Signed credentials that it begins with.
+    /// Signed credentials that it presents at its beginning.
     pub credentials: Vec<Vec<u8>>,
     /// The gate, if the session is for a program.
     pub gate: Option<ProgramGate>,
@@ -54,7 +54,7 @@ pub struct Session {
 pub struct NewFileSystem {
     /// The label of the file systems.
     pub label: String,
-    /// Bytes of a cluster, or as suits the size.
+    /// Bytes of a cluster; `None`: by the size of the file system.
     pub cluster_bytes: Option<u32>,
     /// The serial number of the file systems.
     pub id: u32,
@@ -62,13 +62,14 @@ pub struct NewFileSystem {
 
 /// A disk of the stack.
 pub struct DiskPlan {
-    /// The volume that verifies it.
+    /// The volume on which it is stored, which verifies its content.
     pub volume: Volume,
     /// The layout of the disk.
     pub layout: DiskLayout,
-    /// The bus it is on, by any name: disks with the same have one DiskDriver.
+    /// The name of its bus: disks with the same one share a DiskDriver.
     pub bus: String,
-    /// The disk has no policy table and no file systems yet: its partitions are erased and formatted.
+    /// Whether the disk is new, without policy table and file systems: its partitions are then erased and
+    /// formatted.
     pub format: Option<NewFileSystem>,
 }
 
@@ -80,9 +81,10 @@ pub struct Configuration {
     pub program: Program,
     /// The digest of the program.
     pub digest: Digest,
-    /// Packages whose verified lists contain this program: it may run drivers of layouts that belong to them.
+    /// Packages whose verified lists contain this program, so that it may run drivers of layouts that belong
+    /// to them.
     pub packages: BTreeSet<KeyName>,
-    /// The disks. Each of their file systems that is used, or new, gets a driver.
+    /// The disks. Each of their file systems that is new or used by a session gets a driver.
     pub disks: Vec<DiskPlan>,
     /// The principal that may format disks.
     pub administrator: Principal,
@@ -90,7 +92,7 @@ pub struct Configuration {
     pub sessions: Vec<Session>,
     /// The users' keys and groups.
     pub people: People,
-    /// Pages of memory for blocks, the policy tables included.
+    /// Most pages of memory for blocks, including the policy tables.
     pub pages_max: usize,
 }
 
@@ -100,12 +102,12 @@ pub struct Stack {
     serving: Option<std::thread::JoinHandle<()>>,
     service: Arc<Service>,
     mounts: Arc<MountTable>,
-    /// FSDrivers by name, each with what it serves, in words.
+    /// FSDrivers by name, each with a description of what it serves.
     drivers: BTreeMap<String, (Arc<Asker<FilesRequest, FilesReply>>, String)>,
     disks: u16,
 }
 
-/// Threads that answer for the monitor.
+/// Threads that serve the monitor's requests.
 const THREADS: usize = 4;
 
 impl Stack {
@@ -117,7 +119,7 @@ impl Stack {
         Stack::start_as(Variant::default(), configuration)
     }
 
-    /// As [`Stack::start`], in another arrangement of components, for measurements.
+    /// Like [`Stack::start`], in another arrangement of components, for measurements.
     ///
     /// # Errors
     /// [`StackError`].
@@ -129,7 +131,7 @@ impl Stack {
         }
         // A component that replaces a VFS may have no kernel that could be notified.
         let sessions = if variant.client.is_none() { configuration.sessions.len() } else { 0 };
-        // Regions are filled in part only, and each has its words.
+        // Regions are only partly filled, and each has its words.
         let memory = (configuration.pages_max * PAGE_BYTES * 4 + (256 << 20)) as u64;
         let staged = (STAGE_PAGES * PAGE_BYTES * (cast.drivers.len() + 1)) as u64;
         let regions = Regions::create(&configuration.program, memory + staged)?;
@@ -175,7 +177,7 @@ impl Stack {
                     && !restarts
                     && let Some(driver) = table.remove(component)
                 {
-                    // The receiver may be gone when the stack is.
+                    // The receiver is gone when the stack is being dropped.
                     let _ = ended.send((component.to_owned(), driver));
                 }
                 tracing::warn!(component, reason, restarts, "a component ended");
@@ -212,8 +214,8 @@ impl Stack {
         let started = Instant::now();
         let look = || Patience::of(Duration::from_secs(1));
         for (name, (asker, what)) in &self.drivers {
-            // Only one request at a time, however long its answer takes; another one if the driver was
-            // restarted.
+            // One request is pending at a time, however long its reply takes; a new one is sent if the driver
+            // was restarted.
             let mut asked: Option<Ticket> = None;
             loop {
                 let answer = match asked {
@@ -250,7 +252,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Why a session has ended, by its place in the configuration: `None` if it has not, no words if it was unmounted.
+    /// Why a session has ended, by its position in the configuration: `None` if it has not; an empty text if
+    /// it was unmounted.
     pub fn ended(&self, session: usize) -> Option<String> {
         let name = session_name(session);
         if self.mounts.has(&name) {
@@ -263,7 +266,7 @@ impl Stack {
         Some(found.and_then(|component| component.last_end).unwrap_or_default())
     }
 
-    /// The anchor of each disk's volume, which says how new it is.
+    /// The anchor of each disk's volume, which states how new the volume is.
     pub fn anchors(&self) -> Vec<Anchor> {
         let anchor = |disk| self.service.monitor.anchor(disk).expect("the disk is there");
         (0..self.disks).map(anchor).collect()
@@ -272,7 +275,7 @@ impl Stack {
     /// The supervisor of the components.
     ///
     /// # Panics
-    /// If there are no processes, as in a merged [`Variant`].
+    /// If the components are not processes, as in a merged [`Variant`].
     pub fn supervisor(&self) -> &Supervisor {
         match self.runtime.as_ref() {
             Some(Runtime::Apart(supervisor)) => supervisor,
@@ -295,10 +298,11 @@ impl Stack {
         Ok(())
     }
 
-    /// Ends the components, and makes everything durable that they wrote. How new the volumes are then.
+    /// Ends the components, and makes everything durable that they wrote. Returns the volumes' anchors after
+    /// that.
     ///
     /// # Errors
-    /// A volume; the others are closed all the same.
+    /// The failure of a volume; the others are closed nevertheless.
     pub fn stop(mut self) -> Result<Vec<Anchor>, StackError> {
         if let Some(runtime) = self.runtime.take() {
             runtime.stop();

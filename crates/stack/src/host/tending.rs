@@ -33,8 +33,8 @@ pub(super) fn tend(
             match notices.recv_timeout(TEND) {
                 Ok(()) => {
                     for asker in &askers {
-                        // A session that does not answer delays the others for this long; what its kernel
-                        // caches is its own problem.
+                        // A session that does not reply delays the others for this long; it alone is affected
+                        // by what its kernel still caches.
                         let _ = asker.ask(0, &VfsRequest::Forget, Patience::of(FORGET_WAIT));
                     }
                 }

@@ -1,5 +1,5 @@
-//! The stack in other arrangements, to measure the cost of each wall and each guard (the paper's section 5).
-//! The code is the same, only the plan differs. No command of Holdfast uses one.
+//! The stack in other arrangements, to measure the cost of each separation and each guard (the paper's
+//! section 5). The code is the same; only the plan differs. No command of Holdfast uses them.
 
 use super::encode;
 use super::plan::ComponentSet;
@@ -9,10 +9,10 @@ use holdfast_access::Principal;
 use holdfast_components::{ChannelPlan, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
 use std::sync::Arc;
 
-/// The component in the place of PolicyMgr, in the table of [`variant_components`].
+/// The component that replaces PolicyMgr, in the table of [`variant_components`].
 const CONST_POLICY: &str = "const-policy-manager";
 const MAPPED: &str = "fs-driver-mapped";
-/// The host's port to CacheMgr, where it measures.
+/// The host's port to CacheMgr, in measurements.
 pub(super) const TO_CACHE: &str = "cache";
 /// The host's port to the program that replaces a VFS.
 pub const TO_CLIENT: &str = "client";
@@ -20,31 +20,32 @@ pub const TO_CLIENT: &str = "client";
 /// An arrangement of components, for measurements.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Variant {
-    /// All components in the host's process, where asking is calling (the paper's UFS).
+    /// Whether all components run in the host's process, where a request is a function call (the paper's
+    /// UFS).
     pub is_merged: bool,
-    /// One ACL for all blocks, and no table (ConstPolicyMgr).
+    /// Whether there is one ACL for all blocks and no table (ConstPolicyMgr).
     pub has_constant_policy: bool,
-    /// FSDriver maps its metadata into its memory (the paper's PFS mmap).
+    /// Whether FSDriver maps its metadata into its memory (the paper's PFS mmap).
     pub is_mapped: bool,
-    /// This component of the program's table is in the place of the VFS of each session (the paper's VFS in the client).
-    /// The host asks it over [`TO_CLIENT`].
+    /// The component of the program's table that replaces the VFS of each session (the paper's VFS in the
+    /// client). The host sends it requests over [`TO_CLIENT`].
     pub client: Option<&'static str>,
-    /// Keeps empty regions, so that no view of them is taken away from components that map them.
+    /// Whether empty regions are retained, so that components that map them keep their views.
     pub keeps_regions: bool,
-    /// The host may have CacheMgr give up all blocks.
+    /// Whether the host may make CacheMgr give up all blocks.
     pub is_measured: bool,
 }
 
-/// The components that only variants have, for the table of a program that measures.
+/// The components that exist only in variants, for the table of a program that measures.
 pub fn variant_components() -> [(&'static str, Main); 2] {
     [(CONST_POLICY, const_policy::main), (MAPPED, crate::fs_driver::main_mapped)]
 }
 
 impl Variant {
-    /// Changes what would be started as it is shipped.
+    /// Changes the plan of the ordinary stack.
     ///
     /// # Errors
-    /// The constant policy is of one disk, and its owner one partition's FSDriver.
+    /// The constant policy supports one disk, whose owner is one partition's FSDriver.
     pub(super) fn apply(
         &self,
         plan: &mut Plan,
@@ -92,7 +93,7 @@ impl Variant {
     }
 }
 
-/// What runs the plan: processes, or one process with all components.
+/// What runs the plan: separate processes, or one process with all components.
 pub(super) enum Runtime {
     Apart(Supervisor),
     Merged(Merged),

@@ -17,7 +17,7 @@ impl Client {
     /// A client for a component that was started in place of a VFS.
     ///
     /// # Errors
-    /// It was not started so.
+    /// The component was not started in place of a VFS.
     pub fn new(context: &Context, views: Views) -> Result<Client, StackError> {
         let configuration: Configuration = borsh::from_slice(&context.configuration)
             .map_err(|_| StackError::Component("its configuration is not one".to_owned()))?;

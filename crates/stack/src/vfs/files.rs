@@ -25,11 +25,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Instead of a file: files that the kernel has forgotten, and blocks that could not be written.
+/// Stands for a file in `changed`: for files that the kernel has forgotten, and blocks that could not be
+/// written.
 const FORGOTTEN: u64 = 0;
-/// Most bytes of a file of FAT.
+/// Most bytes of a file on FAT.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Places in a directory: more than FAT has.
+/// Most entries of a directory: more than FAT allows.
 const PLACES_MAX: u64 = 1 << 20;
 /// How long a cached attribute is valid: as long as the kernel caches it, so that this adds no delay.
 pub(super) const LIVES: Duration = Duration::from_secs(1);
@@ -42,10 +43,10 @@ pub(super) type Code = i32;
 /// Sizes of files and ends of directories that the FSDriver reported a short time ago.
 #[derive(Default)]
 struct AttributeCache {
-    /// Grows when cached sizes no longer count: a reply to an earlier request is not cached any more.
+    /// Incremented when cached sizes become invalid: a reply to an earlier request is then not cached.
     changes: u64,
     sizes: HashMap<u64, (u64, Instant)>,
-    /// The ends of directories: the cookie of the last name.
+    /// The ends of directories: for each the cookie of its last name.
     ends: HashMap<u64, (u64, Instant)>,
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Files {
     pub(super) configuration: Configuration,
     /// The names under which the session sends requests.
     pub(super) names: Arc<Names>,
-    /// The restriction of the own name, and what else is known of names.
+    /// The names that the session has proved.
     pub(super) proven: Mutex<ProvenNames>,
     /// Locked shared while data is read and passed to the kernel, so that a thread can wait until no read is
     /// in progress.
@@ -85,7 +86,7 @@ pub(super) struct Files {
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// Locked while a size is changed.
     sizing: Mutex<()>,
-    /// Locked while blocks are returned: right afterwards they may belong to a file again.
+    /// Locked while blocks are given back: right afterwards they may belong to a file again.
     returning: Mutex<()>,
 }
 
@@ -95,9 +96,9 @@ pub(super) struct ProvenNames {
     pub scope: Scope,
     /// Its other names.
     pub others: Vec<NamedAlias>,
-    /// Proofs that were accepted, so that none is presented twice.
+    /// Proofs that were accepted, so that none is presented again.
     pub proofs: BTreeSet<Proof>,
-    /// Credentials by which it has its own name.
+    /// The credentials on which its own name rests.
     pub base: Vec<CredentialId>,
 }
 
@@ -172,7 +173,7 @@ impl Files {
     pub(super) fn ask_policy(&self, question: &PolicyRequest) -> Result<PolicyReply, Refusal> {
         let own = self.names.own();
         match ask_as(&self.policy, own, question) {
-            // PolicyMgr may know only our digest.
+            // PolicyMgr may have only the digest of this session's principal.
             Err(Refusal::NotPermitted) => {
                 let (principal, scope) = (self.configuration.user.clone(), self.proven.lock().scope.clone());
                 ask_as(&self.policy, own, &PolicyRequest::Introduce { principal, scope })?;
@@ -182,7 +183,8 @@ impl Files {
         }
     }
 
-    /// Asks about files, by what the FSDriver calls them. If it was started anew meanwhile, they are found again first.
+    /// Sends a request about files, using the FSDriver's numbers. If the FSDriver was restarted, the files
+    /// are looked up again first.
     fn ask<const N: usize>(
         &self,
         inos: [u64; N],
@@ -201,7 +203,7 @@ impl Files {
                 inos.into_iter().try_for_each(|ino| self.find_again(ino))?;
                 ask_once(&self.files, self.names.own(), &question(numbers()?))
             }
-            // The session lost its name: its program has ended, or a credential was revoked.
+            // The session has lost its name: its program has ended, or a credential was revoked.
             Err(Refusal::AliasInvalid) => {
                 self.learn_names()?;
                 ask_once(&self.files, self.names.own(), &question(numbers()?))
@@ -223,7 +225,7 @@ impl Files {
         }
     }
 
-    /// Finds a file by its name, and the directories above it.
+    /// Looks up a file again by its name, and the directories above it.
     fn find_again(&self, ino: u64) -> Result<(), Refusal> {
         let none = || Refusal::Code(code::NOT_FOUND);
         let mut above = Vec::new();
@@ -232,7 +234,7 @@ impl Files {
             let path = self.inodes.lock().path(at);
             let (parent, name) = path.filter(|(_, name)| !name.is_empty()).ok_or_else(none)?;
             above.push((at, parent, name));
-            // No directories are that deep; a loop is none of ours.
+            // No directory is nested that deep, so this is a loop.
             if above.len() > 1024 {
                 return Err(none());
             }
@@ -243,7 +245,7 @@ impl Files {
             match ask_as(&self.files, self.names.own(), &FilesRequest::LookUp { parent, name })?.0 {
                 FilesReply::File(file) => {
                     self.inodes.lock().found(ino, file.id);
-                    // The FSDriver that said where these blocks are is gone, and may have lied.
+                    // The FSDriver that reported the positions of these blocks has ended, and may have lied.
                     self.forget_map(ino);
                 }
                 _ => return Err(nonsense("the file system")),
@@ -252,8 +254,8 @@ impl Files {
         Ok(())
     }
 
-    /// Notes a file that the kernel gets to know, from an answer to a request sent when `seen` changes had
-    /// been made.
+    /// Notes a file that the kernel learns of, from the reply to a request that was sent when the cache's
+    /// counter of changes was `seen`.
     fn learnt(
         &self,
         seen: u64,
@@ -279,7 +281,7 @@ impl Files {
         }
     }
 
-    /// Sends a request that may have been carried out before its answer was lost: the repetition then fails
+    /// Sends a request that may have been carried out before its reply was lost. If so, repeating it fails
     /// with `is_done`.
     fn once<const N: usize>(
         &self,
@@ -319,7 +321,7 @@ impl Files {
             }
             drop(changed);
             let _ = ask_once(&self.files, self.names.own(), &FilesRequest::Forget { file, count });
-            // The file was still in use when it was deleted; now its blocks can be given back.
+            // The file was in use when it was deleted; its blocks can be given back now.
             if is_removed {
                 self.return_blocks();
             }
@@ -338,7 +340,7 @@ impl Files {
         }
     }
 
-    /// Notes a size that was requested when `seen` changes had been made.
+    /// Caches a size, if the counter of changes is still `seen`, as when it was requested.
     fn note_size(&self, ino: u64, size: u64, seen: u64) {
         let mut cached = self.cached.lock();
         if cached.changes == seen {
@@ -346,19 +348,20 @@ impl Files {
         }
     }
 
-    /// The size of a file, from the cache or as it is now.
+    /// The size of a file, from the cache or from the FSDriver.
     pub(super) fn size(&self, ino: u64) -> Result<u64, Code> {
         let cached = of_now(self.cached.lock().sizes.get(&ino));
         cached.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
     }
 
-    /// The size of a file now; the cache is not used.
+    /// The size of a file from the FSDriver, without the cache.
     pub(super) fn told_anew(&self, ino: u64) -> Result<u64, Code> {
         self.forget_map(ino);
         Ok(self.stat(ino)?.size)
     }
 
-    /// Names in a directory with their files, of which the kernel learns. Each is to be forgotten that it does not take.
+    /// Lists names in a directory with their files. The kernel gets a reference to each file; the caller must
+    /// forget those that the kernel does not take.
     pub(super) fn list_files(
         &self,
         ino: u64,
@@ -393,7 +396,7 @@ impl Files {
         Ok(listed)
     }
 
-    /// A directory changed: where it ends is to be asked again.
+    /// Notes that a directory changed, so that its end is requested again.
     fn changed_directory(&self, ino: u64) {
         self.cached.lock().ends.remove(&ino);
     }
@@ -414,7 +417,7 @@ impl Files {
             |[parent]: [u64; 1]| FilesRequest::Create { parent, name: name.to_owned(), is_directory, now };
         let answer = match self.ask([parent], question) {
             Err(Refusal::Code(UNKNOWN)) => match self.ask([parent], question) {
-                // An earlier attempt made it.
+                // An earlier attempt created it.
                 Err(Refusal::Code(code::EXISTS)) => return self.look_up(parent, name),
                 answer => answer,
             },
@@ -469,7 +472,7 @@ impl Files {
         Self::done(self.ask_safely([ino], question)).map_err(errno)
     }
 
-    /// Bytes of a cluster, clusters, free ones.
+    /// The bytes of a cluster, the number of clusters, and how many are free.
     pub(super) fn sizes(&self) -> Result<(u32, u64, u64), Code> {
         match self.ask_safely([], |[]| FilesRequest::Sizes).map_err(errno)? {
             FilesReply::Sizes { cluster_bytes, clusters, free } => Ok((cluster_bytes, clusters, free)),
@@ -479,21 +482,21 @@ impl Files {
 }
 
 /// Whether the kernel accepts these attributes of a file. It drops an inode for ever if the kind changes or
-/// the size is invalid, and with the root's inode the whole mount. So an FSDriver that lies could end the
+/// the size is invalid, and the whole mount with the root's inode. A lying FSDriver could otherwise end the
 /// mount.
 fn can_be(file: &File, ino: u64) -> bool {
     file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }
 
-/// Whether names come in an order that ends. A directory that loops, or never ends, would block whoever lists
-/// it.
+/// Whether the cookies of a listing increase, so that it ends. A directory that loops or never ends would
+/// block a program that lists it.
 fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a DirectoryEntry>) -> bool {
     let mut before = cookie;
     names.all(|listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie) && before <= PLACES_MAX
 }
 
-/// Whether the kernel accepts this name with its file. It takes no reference for the two names that every
-/// directory has, so what came with them would never be forgotten.
+/// Whether the kernel accepts this name with its file. For `.` and `..` it takes no reference, so a file that
+/// came with one of them would never be forgotten.
 fn can_be_listed(name: &DirectoryEntry, file: Option<&File>) -> bool {
     let is_name = !matches!(&*name.name, "" | "." | "..") && !name.name.contains(['/', '\0']);
     let is_file =

@@ -1,12 +1,12 @@
-//! The kernel's numbers of files, and the FSDriver's present numbers of them. A restarted FSDriver does not
-//! know the earlier numbers; files are found again by their names, so that open files stay usable.
+//! Maps the kernel's inode numbers to the FSDriver's present numbers. A restarted FSDriver does not have its
+//! earlier numbers; files are then looked up again by name, so that open files stay usable.
 
 use std::collections::HashMap;
 
-/// The root directory, for everybody.
+/// The root directory, for the kernel and for the FSDriver.
 pub(super) const ROOT: u64 = 1;
 
-/// A file that the kernel knows.
+/// A file of which the kernel has an inode.
 struct Inode {
     number: u64,
     /// References that the FSDriver counts for it.
@@ -17,7 +17,7 @@ struct Inode {
     count: u64,
 }
 
-/// The inodes that the kernel knows.
+/// The inodes that the kernel has.
 #[derive(Default)]
 pub(super) struct Inodes {
     by_ino: HashMap<u64, Inode>,
@@ -26,7 +26,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// The kernel learns of a file by a name; returns what it is to call it.
+    /// Notes that the kernel learns of a file by a name. Returns the file's inode number.
     pub(super) fn learn(&mut self, parent: u64, name: &str, number: u64) -> u64 {
         if number == ROOT {
             return ROOT;
@@ -51,7 +51,7 @@ impl Inodes {
         if ino == ROOT { Some(ROOT) } else { Some(self.by_ino.get(&ino)?.number) }
     }
 
-    /// All files that the kernel knows.
+    /// The inode numbers that the kernel has.
     pub(super) fn all(&self) -> Vec<u64> {
         self.by_ino.keys().copied().collect()
     }
@@ -62,7 +62,7 @@ impl Inodes {
         Some((inode.parent, inode.name.clone()))
     }
 
-    /// A file was found again; the old number means nothing.
+    /// Notes the new number of a file that was looked up again.
     pub(super) fn found(&mut self, ino: u64, number: u64) {
         if let Some(inode) = self.by_ino.get_mut(&ino) {
             self.by_number.remove(&inode.number);
@@ -73,7 +73,8 @@ impl Inodes {
 
     /// Notes that a file has another name.
     pub(super) fn renamed(&mut self, from: (u64, &str), to: (u64, &str)) {
-        // The file that had the new name has none now, and must not be found by another's name.
+        // The file that had the new name has lost it, and must not be looked up by a name that is now another
+        // file's.
         let named = |inode: &Inode, (parent, name): (u64, &str)| inode.parent == parent && inode.name == name;
         for inode in self.by_ino.values_mut() {
             if named(inode, to) {
@@ -84,7 +85,7 @@ impl Inodes {
         }
     }
 
-    /// Notes that a name is gone.
+    /// Notes that a name was removed.
     pub(super) fn removed(&mut self, parent: u64, name: &str) {
         for inode in self.by_ino.values_mut() {
             if inode.parent == parent && inode.name == name {
@@ -93,7 +94,8 @@ impl Inodes {
         }
     }
 
-    /// The kernel gives up references. If those were the last: the number, and the references to be given up.
+    /// Gives up references of the kernel. After the last: the FSDriver's number, and the references to give
+    /// up there.
     pub(super) fn forget(&mut self, ino: u64, count: u64) -> Option<(u64, u64)> {
         let inode = self.by_ino.get_mut(&ino)?;
         inode.count = inode.count.saturating_sub(count);

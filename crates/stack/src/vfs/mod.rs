@@ -1,5 +1,5 @@
-//! VFS: a file system for the programs of one session (paper, section 4.9). It speaks only for its user:
-//! whatever it does wrong, it can do only to that user's files.
+//! VFS: a file system for the programs of one session (paper, section 4.9). It speaks only for its user, so
+//! an error in it can affect only that user's files.
 
 mod client;
 mod files;
@@ -18,7 +18,7 @@ use holdfast_components::{Context, Refusal, Reply};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Threads that answer the kernel.
+/// Threads that answer the kernel's requests.
 const THREADS: usize = 4;
 
 /// The configuration of a session's VFS.
@@ -32,13 +32,13 @@ pub struct Configuration {
     pub driver: Principal,
     /// The ACL of new blocks.
     pub acl: Acl,
-    /// The numbers that files are shown to belong to.
+    /// The user id of its files in the mount.
     pub uid: u32,
-    /// The group that its files have in the mount.
+    /// The group id of its files in the mount.
     pub gid: u32,
-    /// Signed credentials that it begins with.
+    /// Signed credentials that it presents at its beginning.
     pub credentials: Vec<Vec<u8>>,
-    /// Only one program may open its files, and the helper identifies it.
+    /// Whether only one program may open its files, identified by the helper.
     pub is_program: bool,
     /// The volume's identity.
     pub volume: [u8; 16],
@@ -64,7 +64,7 @@ pub fn main(context: Context) -> ExitCode {
         let notifier = session.notifier();
         let ports = Arc::clone(&context.ports);
         let run = move || match session.run() {
-            // The mount is gone, and with it the purpose of this component.
+            // The mount has ended, so the component is not needed any more.
             Ok(()) => ports.end(0),
             Err(error) => {
                 eprintln!("the session with the kernel: {error}");
@@ -72,12 +72,12 @@ pub fn main(context: Context) -> ExitCode {
             }
         };
         std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
-        // Only the host's port leads here.
+        // Only the host can send requests over this port.
         Ok(context.ports.serve_owned(1, move |request| {
             let answer = request.question().map(|question: VfsRequest| match question {
                 VfsRequest::Forget => {
                     for ino in known.settled() {
-                        // The kernel has nothing to forget of an inode that it does not know.
+                        // This fails if the kernel does not have the inode, and then nothing is cached.
                         let _ = notifier.inval_inode(INodeNo(ino), 0, 0);
                     }
                     VfsReply

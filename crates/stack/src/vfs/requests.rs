@@ -1,4 +1,4 @@
-//! Requests of the kernel.
+//! Handles the kernel's FUSE requests.
 
 use super::files::{Code, Files, LIVES};
 use crate::protocol::{Entering, Entry, File, Time};
@@ -29,7 +29,7 @@ pub(super) struct FuseHandler {
 
 /// The handle of an open by a program that was identified.
 const IDENTIFIED: FileHandle = FileHandle(1);
-/// The useless handle of the helper's own open.
+/// The handle that the helper's own open gets; it cannot be used for anything.
 const BLIND: FileHandle = FileHandle(2);
 
 fn system((seconds, nanoseconds): Time) -> SystemTime {
@@ -55,7 +55,7 @@ fn errno(code: Code) -> Errno {
     Errno::from_i32(code)
 }
 
-/// Whether a file is opened to be changed.
+/// Whether a file is opened for writing.
 fn writes(flags: OpenFlags) -> bool {
     flags.0 & libc::O_ACCMODE != libc::O_RDONLY || flags.0 & libc::O_TRUNC != 0
 }
@@ -119,7 +119,8 @@ impl FuseHandler {
         if self.is_program && handle != IDENTIFIED { Err(libc::EACCES) } else { Ok(()) }
     }
 
-    /// Whether names may be removed and changed here: nobody is identified for that.
+    /// Whether names may be removed and changed here. In a session for a program they may not, because
+    /// processes are not identified for that.
     fn changing_names(&self) -> Result<(), Code> {
         if self.is_program { Err(libc::EPERM) } else { Ok(()) }
     }
@@ -173,7 +174,7 @@ impl Filesystem for FuseHandler {
         reply: ReplyAttr,
     ) {
         let run = || {
-            // A caller by name was not identified; one by an open handle was.
+            // A caller who gives a name was not identified; one with an open handle was.
             if self.is_program && handle != Some(IDENTIFIED) {
                 return Err(libc::EPERM);
             }
@@ -261,10 +262,10 @@ impl Filesystem for FuseHandler {
         let handle = if self.is_program { self.identified(request, ino, flags) } else { Ok(FileHandle(0)) };
         match handle {
             Ok(BLIND) => reply.opened(BLIND, FopenFlags::empty()),
-            // The session is one user's, whatever else the system lets others do.
+            // The session belongs to one user, whatever else the system lets others do.
             Ok(_) if request.uid() != self.uid => reply.error(Errno::EACCES),
-            // An open for reading may serve only to ask who owns the file, or to accept it; reading itself is judged
-            // later.
+            // A file may be opened for reading only to ask for its owner or to accept it, so the right to
+            // read is checked later.
             Ok(handle) => match if writes(flags) { self.files.may_write(ino.0) } else { Ok(()) } {
                 Ok(()) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
                 Err(code) => reply.error(errno(code)),
@@ -315,7 +316,7 @@ impl Filesystem for FuseHandler {
         reply: ReplyCreate,
     ) {
         if self.is_program {
-            // The kernel then first makes the file and opens it afterwards, when the process is identified.
+            // The kernel then creates the file first and opens it afterwards, when the process is identified.
             return reply.error(Errno::ENOSYS);
         }
         let name = if request.uid() == self.uid { text(name) } else { Err(libc::EACCES) };
@@ -345,7 +346,8 @@ impl Filesystem for FuseHandler {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // Held until the kernel has the data, so that it can be made to drop it afterwards.
+        // The lock is held until the kernel has the data, so that the kernel can be made to drop it
+        // afterwards.
         let _reading = self.files.reading.read();
         let run = || {
             self.usable(handle)?;
@@ -354,7 +356,7 @@ impl Filesystem for FuseHandler {
             if read.is_ok() {
                 return read;
             }
-            // Another session may have changed the file since the last report.
+            // Another session may have changed the size since it was cached.
             let whole = self.files.told_anew(ino.0)?;
             self.files.read(ino.0, offset, size as usize, whole)
         };
@@ -390,7 +392,7 @@ impl Filesystem for FuseHandler {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Closing a file does nothing, so the kernel need not ask again: what was written is in the monitor's
+        // Closing a file does nothing, so the kernel need not ask again: written data is in the monitor's
         // pages already.
         reply.error(Errno::ENOSYS);
     }
@@ -451,7 +453,7 @@ impl Filesystem for FuseHandler {
         }
     }
 
-    /// A directory with the attributes of its files, so that the kernel need not look each up.
+    /// Lists a directory with the attributes of its files, so that the kernel need not look each up.
     fn readdirplus(
         &self,
         _request: &Request,
@@ -482,7 +484,7 @@ impl Filesystem for FuseHandler {
                     &name.name,
                     file.as_ref().unwrap_or(&listed),
                 );
-            // The kernel does not forget what it does not get.
+            // The kernel will not forget a file that did not fit into the reply.
             if let Some(file) = file.filter(|_| is_full) {
                 self.files.forget(file.id, 1);
             }

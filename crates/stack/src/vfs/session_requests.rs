@@ -1,5 +1,5 @@
-//! Requests of a session's user through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the
-//! monitor in the session's names, and decided there.
+//! Requests of a session's user through the mount: owners, ACLs, credentials. They are passed to PolicyMgr
+//! and the monitor under the session's names, and decided there.
 
 use super::files::{Code, Files, errno};
 use crate::asking::{ITSELF, ask_as, nonsense};
@@ -19,7 +19,7 @@ use holdfast_access::{
 use holdfast_components::Refusal;
 use std::time::{Duration, Instant};
 
-/// How long to wait until names can be proved: until PolicyMgr has read its table.
+/// How long to wait until names can be proved, which is when PolicyMgr has read its table.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn words(why: &str) -> Refusal {
@@ -71,7 +71,7 @@ impl Files {
                     let given = self.ask_in_any_name(&PolicyRequest::Give { disk, blocks, to: to.clone() });
                     match given {
                         Ok(_) => is_any = true,
-                        // Accepted already, before something else failed.
+                        // These blocks were accepted earlier, before something else failed.
                         Err(_) if is_any || self.look(blocks.first).is_err() => {}
                         Err(refusal) => return Err(refusal),
                     }
@@ -92,7 +92,7 @@ impl Files {
         }
     }
 
-    /// The blocks of a file, if it is one that can have an owner.
+    /// The blocks of a file, if it can have an owner.
     fn owned_runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
         let stat = self.stat(file).map_err(|code| Refusal::Code(code as u32))?;
         if stat.is_directory {
@@ -107,7 +107,7 @@ impl Files {
         Ok(runs)
     }
 
-    /// Asks PolicyMgr under each name until one does.
+    /// Sends a request to PolicyMgr under each of the session's names, until one is permitted.
     fn ask_in_any_name(&self, question: &PolicyRequest) -> Result<PolicyReply, Refusal> {
         let own = self.ask_policy(question);
         let Err(refusal) = own else { return own };
@@ -181,7 +181,7 @@ impl Files {
                     return Ok(entry);
                 }
                 Ok(_) => return Err(libc::EIO),
-                // Another open is being judged.
+                // Another open is being decided.
                 Err(Refusal::Code(BUSY)) if started.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -190,13 +190,13 @@ impl Files {
         }
     }
 
-    /// Waits until no read is under way; returns the inodes that the kernel must forget now.
+    /// Waits until no read is in progress; returns the inodes that the kernel must forget now.
     pub(super) fn settled(&self) -> Vec<u64> {
         drop(self.reading.write());
         self.inodes.lock().all()
     }
 
-    /// The session's names, from the beginning on.
+    /// Sets up the session's names at its beginning.
     pub(super) fn begin(&self, credentials: &[Vec<u8>]) -> Result<(), Refusal> {
         self.learn_names()?;
         if !credentials.is_empty() {
@@ -205,7 +205,7 @@ impl Files {
         self.prove(|_| true).map(drop)
     }
 
-    /// Gets the aliases that the monitor has for this process, and the credentials for its proofs.
+    /// Gets the aliases that the monitor has for this process, and the credentials for further proofs.
     fn ask_names(&self) -> Result<(ProcessName, Vec<NamedAlias>, Vec<Credential>), Refusal> {
         let started = Instant::now();
         loop {
@@ -222,13 +222,13 @@ impl Files {
         }
     }
 
-    /// Uses the names that there are now.
+    /// Adopts the names that are valid now, and returns them.
     pub(super) fn learn_names(&self) -> Result<Vec<NamedAlias>, Refusal> {
         let (_, names, _) = self.ask_names()?;
         let is_own = |name: &&NamedAlias| {
             name.principal == self.configuration.user && *name.scope.objects() == Limit::Every
         };
-        // The whole name before one with restrictions.
+        // An unrestricted name is preferred to a restricted one.
         let own = names.iter().filter(is_own).min_by_key(|name| name.scope != Scope::EVERYTHING);
         let own_alias = own.map_or(ITSELF, |own| own.alias);
         let others: Vec<NamedAlias> =
@@ -245,7 +245,8 @@ impl Files {
         Ok(names)
     }
 
-    /// Proves what can be proved with those of the session's credentials that are `wanted`, and uses it.
+    /// Proves what can be proved with those of the session's credentials that are `wanted`, and adopts the
+    /// new names.
     fn prove(&self, wanted: impl Fn(&Credential) -> bool) -> Result<Vec<NamedAlias>, Refusal> {
         let (process, before, credentials) = self.ask_names()?;
         let base = self.proven.lock().base.clone();
@@ -257,7 +258,7 @@ impl Files {
         let credentials: Vec<Credential> = credentials.into_iter().filter(is_ours).collect();
         let mut refused = None;
         for (principal, proof) in reachable(&Principal::Process(process), &credentials, &[]) {
-            // Of names under keys, only those for this volume.
+            // Of names under keys, only those for this volume can be used.
             let is_named = match &principal {
                 Principal::User(_) | Principal::Group(_) => true,
                 Principal::Named(named) => named.name.as_str() == volume_name(&self.configuration.volume),
@@ -278,7 +279,7 @@ impl Files {
         }
     }
 
-    /// Whether it is a name already, by this proof or without restriction.
+    /// Whether the session has this name already, by this proof or without restriction.
     fn is_known(&self, names: &[NamedAlias], principal: &Principal, proof: &Proof) -> bool {
         let whole = |name: &NamedAlias| name.principal == *principal && name.scope == Scope::EVERYTHING;
         names.iter().any(whole)
@@ -286,7 +287,7 @@ impl Files {
                 && self.proven.lock().proofs.contains(proof)
     }
 
-    /// Uses credentials; if they end others, has that carried out.
+    /// Presents credentials and uses them; those that revoke others are carried out.
     fn present(&self, credentials: &[Vec<u8>]) -> Result<Vec<(Principal, String)>, Refusal> {
         if credentials.len() > CREDENTIALS_MAX {
             return Err(words("too many credentials at once"));
@@ -321,7 +322,7 @@ impl Files {
     }
 }
 
-/// A scope, in words.
+/// The restrictions of a scope, in words.
 fn restrictions(scope: &Scope) -> String {
     let operations = match scope.operations() {
         Limit::Every => "everything".to_owned(),

@@ -1,5 +1,5 @@
-//! The protocol between the two processes of a publishing. The walker sends requests, one at a time; the publisher
-//! replies. A request or a reply that is longer than a packet is sent in parts.
+//! The protocol between the two processes of a publishing. The walker sends requests, one at a time; the
+//! publisher replies. A request or reply that is longer than a packet is sent in parts.
 //!
 //! ```text
 //! packet of the walker:     Part(bytes) -> Received   Last(bytes) -> first part of the reply   More -> next part
@@ -8,8 +8,8 @@
 //!
 //! A request has at most [`REQUEST_BYTES_MAX`] bytes and is decoded canonically: nothing may follow it.
 //!
-//! There is no request by which the walker names a path, a release, a number, a date or a key. The protocol is public
-//! so that tests can speak it as an enemy.
+//! In no request can the walker name a path, a release, a number, a date or a key. The protocol is public so
+//! that tests can act as a hostile walker.
 
 use crate::index::Key;
 use crate::pack::FRAME_BYTES_MAX;
@@ -54,7 +54,7 @@ pub enum RequestPacket {
 /// A packet of the publisher.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum ReplyPacket {
-    /// A part of the request has come.
+    /// A part of the request has arrived.
     Received,
     /// The next part of a reply.
     Part(Vec<u8>),
@@ -67,7 +67,8 @@ pub enum ReplyPacket {
 pub enum Request {
     /// Returns the [`WalkOptions`].
     Options,
-    /// Leaves so many directories, and enters one of the innermost that is open then; without a name the tree.
+    /// Leaves so many directories, and then enters a directory of the innermost open one; without a name, the
+    /// tree.
     Enter(u32, Option<Vec<u8>>),
     /// Leaves so many directories.
     Leave(u32),
@@ -77,21 +78,21 @@ pub enum Request {
     Open(Vec<Vec<u8>>),
     /// Returns the target of a link in the innermost directory.
     Link(Vec<u8>),
-    /// Returns which blocks the release directory had before, from this position in the index on.
+    /// Returns which blocks the release directory had before, from this position in the index.
     KnownBlocks(u64),
-    /// Stores blocks, each as a frame of a pack; the flag says whether it lies with those of large files.
+    /// Stores blocks, each as a frame of a pack. The flag tells whether it goes to the lane of large files.
     Put(Vec<(bool, Vec<u8>)>),
     /// Returns a block by its address.
     Fetch(Digest),
-    /// Returns what these files became the last time. At most [`KNOWN_MAX`].
+    /// Returns the values of these files in the previous publishing. At most [`KNOWN_MAX`].
     Known(Vec<(Vec<u8>, FileSigns)>),
-    /// Records what these files became.
+    /// Records the values of these files.
     Remember(Vec<(Vec<u8>, FileSigns, Value)>),
-    /// Reports progress; the reply says whether to go on.
+    /// Reports progress; the reply tells whether to go on.
     Progress(Progress),
     /// Sends the next part of the tree's hints.
     Hints(Vec<u8>),
-    /// Ends the walk: this is the tree.
+    /// Ends the walk: the tree is complete.
     Done(WalkResult),
     /// Ends the walk: the tree cannot be published.
     Failed(Fault),
@@ -108,20 +109,20 @@ pub type OpenReply = OrErrno<(FileStatus, Attributes)>;
 /// The reply to [`Request::KnownBlocks`]: some keys, and the position of the next.
 pub type KnownBlocks = (Vec<Key>, Option<u64>);
 
-/// What a walker is to do. Nothing in it is secret from readers of the release.
+/// The options of a walk. They contain nothing that is secret from readers of the release.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub struct WalkOptions {
     /// The path of the tree, for messages.
     pub source: Vec<u8>,
     /// The key of all digests of the release.
     pub digest_key: [u8; 32],
-    /// Patterns of opaque directories. Names that are to be left out are never shown to the walker.
+    /// Patterns of opaque directories. (Names to leave out are not sent to the walker at all.)
     pub opaque: Vec<String>,
-    /// As [`crate::publish::Options::newest`].
+    /// See [`crate::publish::Options::newest`].
     pub newest: Option<i64>,
     /// The compression level of zstd.
     pub level: i32,
-    /// Whether the publisher remembers what files became the last time.
+    /// Whether the publisher remembers a previous publishing.
     pub remembers: bool,
     /// The number of threads that compress.
     pub threads: u32,
@@ -130,13 +131,13 @@ pub struct WalkOptions {
 /// Why a tree cannot be published.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum Fault {
-    /// As [`PublishError::Local`]: the path, and why.
+    /// Stands for [`PublishError::Local`]: the path, and why.
     Local(Vec<u8>, String),
-    /// As [`PublishError::Changing`]: the path.
+    /// Stands for [`PublishError::Changing`]: the path.
     Changing(Vec<u8>),
-    /// As [`PublishError::Unfit`]: the path, and why.
+    /// Stands for [`PublishError::Unfit`]: the path, and why.
     Unfit(Vec<u8>, String),
-    /// As [`PublishError::Damaged`]: what an earlier publishing left is not what it should be.
+    /// Stands for [`PublishError::Damaged`]: what an earlier publishing left is damaged.
     Damaged(String),
     /// The publisher was asked to stop.
     Stopped,
@@ -160,7 +161,7 @@ impl From<PublishError> for Fault {
             PublishError::Unfit { path, why } => Fault::Unfit(bytes_of(&path), why),
             PublishError::Damaged { why, .. } => Fault::Damaged(why),
             PublishError::Stopped => Fault::Stopped,
-            // A walk meets no other.
+            // No other error occurs in a walk.
             other => Fault::Unfit(Vec::new(), other.to_string()),
         }
     }

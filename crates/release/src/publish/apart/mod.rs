@@ -1,17 +1,20 @@
-//! Publishing in two processes: the *walker*, a sandboxed component that walks and parses the tree, and this one, the
-//! *publisher*, which has the release directory, the memory of the last time and the keys.
+//! Publishing in two processes: the *walker*, a sandboxed component that walks and parses the tree, and the
+//! *publisher*, this process, which has the release directory, the memory of the last publishing and the
+//! keys.
 //!
-//! A tree is full of bytes that others wrote, and the walker's task is to parse them: cut, compress, compose. So it holds
-//! nothing but a channel, and files of the tree that are opened for it, one by one, for reading. It is not handed the
-//! directory, nor a rule of Landlock for it: both would need system calls that open files, and as root it is a user
-//! that may not read what only root may. Instead the publisher lists directories and opens files in the walker's name,
-//! which is little code that looks at no content ([`super::local`]).
+//! A tree is full of bytes that others wrote, and the walker's task is to process them: to cut, compress and
+//! compose. So it holds only a channel, and files of the tree that are opened for it, one by one, for
+//! reading. It is not given the directory or a Landlock rule for it: it would then need system calls that
+//! open files, and when started by root, it runs as a user who may not read what only root may. Instead the
+//! publisher lists directories and opens files on the walker's behalf, with little code that does not look at
+//! content ([`super::local`]).
 //!
-//! What the walker says is untrusted ([`Session`]): questions are bounded and decoded canonically; a block is taken if its
-//! bytes have the digest that it is named by, and all that it refers to is there; the tree is taken if its root is there
-//! and is a directory's inode. So what is signed is whole, whatever the walker does. Which *content* is signed is the
-//! walker's to say: whoever takes it over can choose that, and nothing else of a release. Hints, which nothing signs,
-//! are taken as they come: readers do not believe them.
+//! What the walker sends is untrusted ([`Session`]). Requests are bounded and decoded canonically. A block is
+//! accepted if its bytes have the digest that names it, and everything it refers to is there. The tree is
+//! accepted if its root is there and is a directory's inode. So what is signed is whole, whatever the walker
+//! does. The walker does determine which *content* is signed: an attacker who takes it over can choose that,
+//! and nothing else of a release. Hints, which are not signed, are accepted unchecked; readers do not trust
+//! them.
 
 pub mod grammar;
 mod session;
@@ -37,12 +40,12 @@ pub const WALKER: &str = "publish-walker";
 pub const COMPONENTS: &[(&str, Main)] = &[(WALKER, walker::main)];
 /// Most threads of a walker: one that walks, the others compress.
 const THREADS_MAX: usize = 64;
-/// How long after the channel ended the reason may take.
+/// How long to wait, after the channel ended, for the reason.
 const REASON_PATIENCE: Duration = Duration::from_secs(5);
 
 fn plan() -> Plan {
     let profile = Profile {
-        // Files with several names, addresses of blocks, what is being compressed.
+        // Used for files with several names, addresses of blocks, and blocks being compressed.
         memory_bytes_max: 8 << 30,
         files_max: 64,
         threads_max: THREADS_MAX as u32 + 1,
@@ -114,7 +117,7 @@ pub(super) fn walk(
     };
     let channel = supervisor.ports().channel(PORT).map_err(sandbox)?;
     let outcome = converse(&channel, Session::new(terms, local, index), &reason);
-    // The walker must not go on.
+    // The walker is not needed any more.
     let _ = supervisor.kill(WALKER);
     outcome
 }

@@ -1,5 +1,5 @@
-//! How the publisher handles the requests of a walker: the guard between the process that parses a tree and the one
-//! that signs it.
+//! Handles the requests of a walker in the publisher: the guard between the process that parses a tree and
+//! the one that signs it.
 
 use super::grammar::{
     EnterReply, Fault, KNOWN_BLOCKS_MAX, KNOWN_MAX, KnownBlocks, NamedStatus, OPENED_MAX, OpenReply, OrErrno,
@@ -19,12 +19,12 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Most notes that are taken of a walk.
+/// Most notes that a walk may add.
 const NOTES_MAX: usize = 100;
 /// Most characters of a line for people.
 const TEXT_CHARS_MAX: usize = 4096 + 256;
 
-/// What the publisher does after a packet.
+/// What the publisher does next, after a packet.
 pub enum Step {
     /// Send this reply, with these files.
     Reply(ReplyPacket, Vec<File>),
@@ -32,13 +32,13 @@ pub enum Step {
     End(Result<WalkResult, PublishError>),
 }
 
-/// A publishing, as far as its walker is concerned.
+/// One publishing, as seen by its walker.
 pub struct Session<'a, 'l> {
     options: WalkOptions,
     local: &'a Local<'l>,
     /// The index before this publishing.
     index: &'a Index,
-    /// The parts of a request that have come.
+    /// The parts of the current request that have arrived.
     request: Vec<u8>,
     /// The parts of a reply that have not been sent.
     pending_reply: Vec<u8>,
@@ -51,7 +51,7 @@ fn misbehaved<T>(what: &str) -> Result<T, PublishError> {
     Err(PublishError::Misbehaved(what.to_owned()))
 }
 
-/// Untrusted words, fit to be shown.
+/// Untrusted text in a printable form.
 pub fn printable(words: &str) -> String {
     words.chars().take(TEXT_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -73,7 +73,7 @@ fn reply<A: BorshSerialize>(value: &A) -> ReplyWithFiles {
 }
 
 impl<'a, 'l> Session<'a, 'l> {
-    /// A session at its beginning.
+    /// Starts a session.
     pub fn new(options: WalkOptions, local: &'a Local<'l>, index: &'a Index) -> Session<'a, 'l> {
         Session { options, local, index, request: Vec::new(), pending_reply: Vec::new(), hints: Vec::new() }
     }
@@ -205,7 +205,7 @@ impl<'a, 'l> Session<'a, 'l> {
         (here.map(|(key, _)| *key).collect(), (end < entries.len()).then_some(end as u64))
     }
 
-    /// Stores a block if it has the digest that it is named by, and all that it refers to is there.
+    /// Stores a block if it has the digest in its frame, and all blocks that it refers to are stored.
     fn put(&self, is_large: bool, frame: &[u8]) -> Result<(), PublishError> {
         let found = pack::Frame::first(frame).filter(|(_, rest)| rest.is_empty());
         let Some((address, stored)) = found.and_then(|(frame, _)| Some((frame.address, frame.stored()?)))

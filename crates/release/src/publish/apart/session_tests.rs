@@ -1,4 +1,4 @@
-//! A walker that was taken over, at its real grammar: what it says, and what becomes of it.
+//! A walker that was taken over, at the level of the real protocol: what it sends, and how that is handled.
 
 use super::*;
 use crate::index::Index;
@@ -58,7 +58,7 @@ fn ask(session: &mut Session, request: &Request) -> Result<(Vec<u8>, Vec<File>),
     }
 }
 
-/// What of a tree a walker gets.
+/// The reply to a walker's request to open a file of the tree.
 fn opened(session: &mut Session, name: &[u8]) -> Result<File, i32> {
     let (bytes, mut files) = ask(session, &Request::Open(vec![name.to_vec()])).expect("an answer");
     let replies: Vec<OpenReply> = decode(&bytes).expect("the answer to it");
@@ -94,7 +94,7 @@ fn done(root: Reference) -> Request {
     })
 }
 
-/// Proves: no name leads out of the tree, and nothing is opened but regular files, for reading.
+/// Proves: no name leads out of the tree, and only regular files are opened, for reading.
 #[test]
 fn no_way_out_of_the_tree() {
     let around = tempfile::tempdir().unwrap();
@@ -150,7 +150,8 @@ fn no_way_out_of_the_tree() {
     });
 }
 
-/// Proves: a block is taken if it is what it is called and all that it refers to is there, and a tree if its root is.
+/// Proves: a block is accepted if it has its digest and all blocks that it refers to are there; a tree is
+/// accepted if its root is there.
 #[test]
 fn verdicts_on_blocks() {
     let tree = tempfile::tempdir().unwrap();
@@ -217,7 +218,7 @@ impl BlockSink for BlockList {
     }
 }
 
-/// Proves: what is no request, or longer than any, ends it, and takes no memory.
+/// Proves: an invalid or oversized request ends the session, and takes no memory.
 #[test]
 fn verdicts_on_packets() {
     let tree = tempfile::tempdir().unwrap();
@@ -241,7 +242,7 @@ fn verdicts_on_packets() {
         let taken = (0..REQUEST_BYTES_MAX).take_while(|_| !is_end(session.take(&part))).count();
         assert_eq!(taken, REQUEST_BYTES_MAX / PART_BYTES_MAX);
     });
-    // Words for a terminal are only words.
+    // Text for a terminal loses its control characters.
     with(tree.path(), |session, _| {
         let fault = Fault::Unfit(b"a\nb".to_vec(), "\x1b]0;x".repeat(10_000));
         let Err(PublishError::Unfit { path, why }) = ask(session, &Request::Failed(fault)) else {

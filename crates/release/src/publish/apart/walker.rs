@@ -1,5 +1,5 @@
-//! The walker: the component that walks and parses a tree. It holds a channel to the publisher, and now and then a file
-//! of the tree, open for reading; no key, no directory, no network.
+//! The walker: the component that walks and parses a tree. It holds a channel to the publisher and, at times,
+//! a file of the tree opened for reading; it has no key, no directory and no network.
 
 use super::grammar::{
     EnterReply, KnownBlocks, NamedStatus, OpenReply, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES,
@@ -28,12 +28,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-/// Nodes kept for being read again while a directory grows.
+/// Bytes of tree nodes cached to be read again while a directory grows.
 const NODE_BYTES: usize = 64 << 20;
-/// Bytes of hints in one request.
+/// Most bytes of hints in one request.
 const HINTS_BYTES: usize = 1 << 20;
 
-/// The entry of the table of components.
+/// The entry point in the table of components.
 pub fn main(context: Context) -> ExitCode {
     match run(&context) {
         Ok(()) => ExitCode::SUCCESS,
@@ -101,7 +101,7 @@ fn run(context: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks the publisher. Without it there is nothing to go on for: a failure ends the process.
+/// The channel to the publisher. The walker cannot go on without it, so a failure ends the process.
 struct Publisher(Asker<RequestPacket, ReplyPacket>);
 
 impl Publisher {
@@ -167,22 +167,22 @@ struct RemoteWalkIo {
 }
 
 struct WalkState {
-    /// Blocks known to be there, or on their way.
+    /// Blocks that the publisher has, or that are on their way to it.
     known_blocks: HashSet<Key>,
     queue: VecDeque<(Lane, Digest, Receiver<StoredBlock>)>,
-    /// Compressed, to be sent together.
+    /// Compressed blocks that are to be sent together.
     ready: Vec<(bool, Vec<u8>)>,
     ready_bytes: usize,
     nodes: MemoryCache,
-    /// The first names of the innermost directory, if it was just entered.
+    /// The first names of the innermost directory, if it has just been entered.
     names: Option<OrErrno<Vec<NamedStatus>>>,
     remembered: Vec<(Vec<u8>, FileSigns, Value)>,
     remembered_bytes: usize,
 }
 
 impl RemoteWalkIo {
-    /// Frames blocks that have been compressed, and sends some at a time, in the order in which they were added, until
-    /// at most `left` wait. What a block refers to is sent before it.
+    /// Frames compressed blocks and sends them in batches, in the order in which they were added, until at
+    /// most `left` are in the queue. A block is sent after the blocks that it refers to.
     fn send_queued(&self, left: usize) {
         loop {
             let next = {
@@ -204,7 +204,8 @@ impl RemoteWalkIo {
         }
     }
 
-    /// The publisher, on whose other end the same directory is the innermost as here.
+    /// The publisher, after telling it which directories the walk has left: then both ends have the same
+    /// innermost directory.
     fn synced_publisher(&self) -> &Publisher {
         match self.leaves.take() {
             0 => {}
@@ -253,7 +254,7 @@ impl WalkIo for RemoteWalkIo {
         Ok(here)
     }
 
-    /// The publisher hears of it when it must know.
+    /// Only counted here; the publisher hears of it before the next request that depends on it.
     fn leave(&self) {
         self.leaves.set(self.leaves.get() + 1);
     }
@@ -315,7 +316,7 @@ impl WalkIo for RemoteWalkIo {
         reference
     }
 
-    /// The publisher sees itself what it could not write, and ends this.
+    /// The publisher itself notices what it could not write, and then ends this process.
     fn check(&self) -> Result<(), PublishError> {
         Ok(())
     }

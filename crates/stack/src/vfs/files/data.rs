@@ -1,4 +1,4 @@
-//! The bytes of files: read, written, claimed, given back and written out.
+//! The content of files: reading, writing, claiming, giving back and writing out blocks.
 
 use super::map::within;
 use super::{Code, FORGOTTEN, Files, errno, now};
@@ -15,13 +15,13 @@ use holdfast_monitor::{PAGE_BYTES, Reference, Status};
 
 /// Most bytes that one request changes: what fits into a packet.
 const WRITE_BYTES: usize = PAGE_BYTES;
-/// Bytes fetched ahead of who reads in order.
+/// Bytes that are fetched ahead of a sequential reader.
 const AHEAD_BYTES: u64 = 256 << 10;
-/// Bytes of a file whose blocks are asked for at once.
+/// Bytes of a file whose blocks are requested at once.
 const MAP_BYTES: u64 = 64 << 20;
-/// Files whose blocks are remembered.
+/// Number of files whose block positions are cached.
 const MAPS_MAX: usize = 1024;
-/// Most bytes that are zeroed at once.
+/// Most changed blocks of a file that are tracked before they are written.
 const CHANGED_MAX: usize = 4096;
 /// Bytes that are made zero at once.
 const ZEROED_BYTES: usize = 1 << 20;
@@ -41,7 +41,8 @@ impl Files {
         cached.sizes.remove(&file);
     }
 
-    /// The blocks with bytes of a file, in order, each with where it begins in the file; and bytes of a block.
+    /// The blocks that contain a range of a file, in order, each with its offset in the file; and the bytes
+    /// of a block.
     fn blocks(&self, file: u64, offset: u64, length: u64) -> Result<(Vec<(u64, u64)>, u32), Code> {
         let mut map = {
             let maps = self.maps.lock();
@@ -96,7 +97,8 @@ impl Files {
         let (mut wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
         let is_in_order = self.is_in_order(file, offset, end);
         let mut bytes = vec![0; (end - offset) as usize];
-        // The bytes of the answer that are in a block, and the number of the block's bytes before them.
+        // For a block: the range of the answer that it contains, and how many of its bytes come before that
+        // range.
         let part = |start: u64| {
             let (from, to) = (start.max(offset), (start + u64::from(block_bytes)).min(end));
             ((from - offset) as usize..(to - offset) as usize, (from - start) as usize)
@@ -125,7 +127,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Whether a read continues about where the one before ended; several may be in progress.
+    /// Whether a read continues near the end of the one before. (Several may be in progress.)
     fn is_in_order(&self, file: u64, offset: u64, end: u64) -> bool {
         let mut maps = self.maps.lock();
         let Some(map) = maps.get_mut(&file) else { return false };
@@ -143,7 +145,7 @@ impl Files {
             }
         }
         let (blocks, block_bytes) = self.blocks(file, offset, bytes.len() as u64)?;
-        // Blocks of which a part stays must be filled; all others must only be there.
+        // Blocks that are only partly overwritten must be filled; all others only need a page.
         let block_bytes = u64::from(block_bytes);
         let is_whole = |start: &u64| *start >= offset && start + block_bytes <= end;
         for blocks in blocks.chunks(BLOCKS_MAX / 2) {
@@ -168,8 +170,8 @@ impl Files {
         self.bound_changed(file).map_err(errno)
     }
 
-    /// Changes a block of a file. If something interrupted between its allocation and its acceptance, it is
-    /// still the FSDriver's; then it is claimed first.
+    /// Calls a function that changes a block of a file. If something interrupted the block's allocation
+    /// before it was accepted, the block is still the FSDriver's; then it is claimed first.
     fn or_claimed(
         &self,
         file: u64,
@@ -197,7 +199,7 @@ impl Files {
         if may() != Err(libc::EACCES) {
             return Ok(());
         }
-        // The block may be another file's by now.
+        // The block may belong to another file by now.
         self.forget_map(file);
         if may() == Err(libc::EACCES) { Err(libc::EACCES) } else { Ok(()) }
     }
@@ -217,7 +219,7 @@ impl Files {
         self.write_all_out(&many).inspect_err(|_| self.still_changed(many))
     }
 
-    /// Keeps blocks whose changes are not written yet, for the next flush.
+    /// Remembers blocks whose changes are not written yet, for the next flush.
     fn still_changed(&self, blocks: Vec<(u64, Reference)>) {
         let mut changed = self.changed.lock();
         let still = changed.entry(FORGOTTEN).or_default();
@@ -230,7 +232,7 @@ impl Files {
         blocks.chunks(BLOCKS_MAX).try_for_each(|blocks| self.write_out(self.configuration.disk, blocks))
     }
 
-    /// Changes a block in memory. Returns where the block was.
+    /// Changes a block in memory. Returns the reference to its page.
     fn write_block(
         &self,
         block: u64,
@@ -255,7 +257,7 @@ impl Files {
             match answer {
                 Ok((MonitorReply::Done, _)) => return Ok(at),
                 Ok(_) => return Err(nonsense("the monitor")),
-                // Taken away meanwhile, or not filled yet.
+                // The page was taken away meanwhile, or is not filled yet.
                 Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => {
                     self.reader.forget([block].into_iter())
                 }
@@ -272,7 +274,7 @@ impl Files {
     }
 
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
-        // The size comes nearer with each step, unless the driver lies.
+        // Each step brings the size nearer to its target, unless the driver lies.
         let mut left = u64::MAX;
         let mut has_returned = false;
         for _ in 0..STEPS_MAX {
@@ -281,7 +283,7 @@ impl Files {
             let question = |[file]: [u64; 1]| FilesRequest::Resize { file, size, owner: owner.clone(), now };
             let before = self.stat(file)?.size;
             let answer = match self.ask([file], question) {
-                // If the first attempt was carried out, its new blocks are nominated again.
+                // If the first attempt was carried out, its new blocks must be nominated again.
                 Err(Refusal::Code(UNKNOWN)) => match self.ask([file], question) {
                     Ok(_) if size > before => self.claim(file, before, size - before),
                     answer => answer,
@@ -291,7 +293,7 @@ impl Files {
             let acl = if size > before && before > 0 { self.acl_of(file) } else { None };
             let acl = acl.unwrap_or_else(|| self.configuration.acl.clone());
             self.forget_map(file);
-            // Blocks of files that were deleted while in use may wait to be given back.
+            // Blocks of files that were deleted while in use may still have to be given back.
             if matches!(answer, Err(Refusal::Code(code::FULL))) && !has_returned {
                 has_returned = true;
                 self.return_blocks();
@@ -318,7 +320,7 @@ impl Files {
         Err(errno(nonsense("the file system")))
     }
 
-    /// The ACL of a file's first block, if it is this user's: blocks that the file grows by get the same.
+    /// The ACL of a file's first block, if that is this user's. Blocks by which the file grows get the same.
     fn acl_of(&self, file: u64) -> Option<Acl> {
         let (blocks, _) = self.blocks(file, 0, 1).ok()?;
         let (_, block) = *blocks.first()?;
@@ -328,7 +330,7 @@ impl Files {
         }
     }
 
-    /// All blocks of a file, up to the end of its last cluster, in runs.
+    /// All blocks of a file up to the end of its last cluster, in runs.
     pub(in crate::vfs) fn runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
         let stat = self.ask_safely([file], |[file]| FilesRequest::Stat(file))?;
         let FilesReply::File(File { size, .. }) = stat else { return Err(nonsense("the file system")) };
@@ -362,7 +364,7 @@ impl Files {
         Ok(found)
     }
 
-    /// Has unaccepted blocks of a part of a file nominated again.
+    /// Makes the FSDriver nominate again those blocks of a part of a file that were not accepted.
     fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesReply, Refusal> {
         let owner = self.configuration.user.clone();
         let mut all = Vec::new();
@@ -380,7 +382,7 @@ impl Files {
         Ok(FilesReply::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
-    /// Whether a block of a file that had no owner became this session's.
+    /// Claims a block of a file that still has no owner. Returns whether it became this session's.
     fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
         match self.claim(file, start, block_bytes).map_err(errno)? {
             FilesReply::Resized { nominated, .. } => {
@@ -392,7 +394,7 @@ impl Files {
         }
     }
 
-    /// Becomes owner of blocks that the FSDriver nominated. They were erased.
+    /// Accepts blocks that the FSDriver nominated, and becomes their owner. That erases them.
     pub(in crate::vfs) fn accept(&self, nominated: &[Blocks], acl: &Acl) -> Result<(), Refusal> {
         for blocks in nominated {
             let (disk, acl) = (self.configuration.disk, acl.clone());
@@ -408,7 +410,7 @@ impl Files {
         Ok(())
     }
 
-    /// The rest of the last block beyond the old end needs no new blocks.
+    /// Zeroes a range of a file: the rest of the last block beyond the old end, which needs no new blocks.
     fn zero(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
         for from_piece in (from..from + length).step_by(ZEROED_BYTES) {
             self.zero_piece(file, from_piece, (from + length - from_piece).min(ZEROED_BYTES as u64))?;
@@ -430,7 +432,7 @@ impl Files {
         Ok(())
     }
 
-    /// Returns blocks that were deleted or cut off, as long as there are any.
+    /// Gives back blocks that were deleted or cut off, until none are left.
     pub(in crate::vfs) fn return_blocks(&self) {
         let _one = self.returning.lock();
         for _ in 0..STEPS_MAX {
@@ -443,7 +445,7 @@ impl Files {
     fn return_some(&self) -> Result<bool, Refusal> {
         let answer = ask_as(&self.files, self.names.own(), &FilesRequest::Returning)?.0;
         let FilesReply::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
-        // Nobody but the driver gets them, whatever it says.
+        // They are given to the driver only, whatever it says.
         if to != self.configuration.driver {
             return Err(nonsense("the file system"));
         }
@@ -456,9 +458,9 @@ impl Files {
         Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesReply::Done)
     }
 
-    /// Makes everything of a file durable, with all that the file system was told before. CacheMgr and the
-    /// DiskDriver are asked to write, and the monitor whether they did: so neither can lose what was
-    /// acknowledged.
+    /// Makes a file durable, and everything that the file system was asked to do before. CacheMgr and the
+    /// DiskDriver are asked to write, and the monitor whether they did, so neither can lose what was
+    /// acknowledged. `None`: all files.
     pub(in crate::vfs) fn sync(&self, file: Option<u64>) -> Result<(), Code> {
         let blocks: Vec<(u64, Reference)> = {
             let mut changed = self.changed.lock();
@@ -483,14 +485,15 @@ impl Files {
         })
     }
 
-    /// Has changed blocks written, and checks that they were. Writers make it take longer meanwhile.
+    /// Requests that changed blocks are written, and checks with the monitor that they were. Takes longer
+    /// while programs keep writing.
     fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
         let own = self.names.own();
         let numbers: Vec<u64> = blocks.iter().map(|(block, _)| *block).collect();
         let references: Vec<Reference> = blocks.iter().map(|(_, at)| *at).collect();
         for _ in 0..ATTEMPTS {
             ask_as(&self.cache, own, &CacheRequest::Clean { disk, blocks: numbers.clone() })?;
-            // A page that is no longer the block's was given up, which never happens to a dirty one.
+            // A page that no longer contains the block was evicted, which never happens to a dirty one.
             match ask_as(&self.monitor, own, &MonitorRequest::Look(references.clone()))?.0 {
                 MonitorReply::Look(found) if found.len() != blocks.len() => {
                     return Err(nonsense("the monitor"));

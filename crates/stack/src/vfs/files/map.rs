@@ -1,4 +1,4 @@
-//! Where the blocks of a file are.
+//! The positions of a file's blocks.
 
 use crate::protocol::Blocks;
 use std::collections::BTreeMap;
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 #[derive(Default, Clone)]
 pub(super) struct Map {
     pub(super) block_bytes: u32,
-    /// Runs by byte of the file: the first block, and how many.
+    /// Runs by their offset in the file: the first block, and their number.
     pub(super) runs: BTreeMap<u64, Blocks>,
     /// End of the last read.
     pub(super) read_end: u64,
 }
 
 impl Map {
-    /// Stores a run that was learned, and replaces what was known of its part of the file.
+    /// Stores a run, and replaces what was stored of its part of the file.
     pub(super) fn put(&mut self, start: u64, run: Blocks) {
         let end = start + run.count * u64::from(self.block_bytes);
         let old: Vec<u64> = self.runs.range(start..end).map(|(start, _)| *start).collect();
@@ -46,7 +46,7 @@ impl Map {
         Some(next)
     }
 
-    /// The block with a byte.
+    /// The block that contains a byte.
     pub(super) fn block(&self, offset: u64) -> Option<u64> {
         let (start, run) = self.runs.range(..=offset).next_back()?;
         let at = (offset - start) / u64::from(self.block_bytes);
@@ -54,7 +54,7 @@ impl Map {
     }
 }
 
-/// The blocks with these bytes, if all are known.
+/// The blocks that contain a range of bytes, if all are in the map.
 pub(super) fn within(map: &Map, offset: u64, length: u64) -> Option<Vec<(u64, u64)>> {
     if map.block_bytes == 0 {
         return (length == 0).then(Vec::new);
