@@ -52,8 +52,8 @@ impl FileSystem {
         })
     }
 
-    /// Makes a file and opens it. Without [`OpenFlags::exclusive`], an existing file is opened instead. Counts
-    /// one lookup.
+    /// Makes a file and opens it. Without [`OpenFlags::exclusive`], an existing file is opened instead.
+    /// Counts one lookup.
     ///
     /// # Errors
     /// [`FsError::Exists`] (also if another client was first), and as `open` and `mkdir`.
