@@ -296,7 +296,7 @@ fn is_for_now(error: &FsError) -> bool {
     )
 }
 
-/// A plan, with the owners (users, groups) of whose files it is unknown which this device wrote; or, in words,
+/// A plan, with the owners (users, groups) of whose files it is unknown which this device wrote; or, in text,
 /// why there can never be a plan, because something it needs is no longer stored.
 type PlanOutcome = Result<(ResendPlan, Vec<PrincipalId>), String>;
 
