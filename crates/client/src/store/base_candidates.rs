@@ -59,10 +59,10 @@ impl BaseCandidates {
 }
 
 impl Shared {
-    /// Versions that `made` resembles, the most likely first. `before`: the version that it replaces, or the last
-    /// one seen under its name. If `made` has any of its chunks, it comes first; then the file that has the most
-    /// of the other chunks. If not, it comes second, after the file that has the most chunks of `made`. Without
-    /// `before`, the second is the file that has the most of the chunks that the first lacks.
+    /// Versions that `made` resembles, the most likely first. `before`: the version that it replaces, or the
+    /// last one seen under its name. If `made` has any of its chunks, it comes first; then the file that has
+    /// the most of the other chunks. If not, it comes second, after the file that has the most chunks of
+    /// `made`. Without `before`, the second is the file that has the most of the chunks that the first lacks.
     pub(super) fn earlier_versions(&self, before: Version, made: &Version) -> Vec<Version> {
         let mut index = self.index.lock();
         let mut sharing = |among: &[&Version]| {
