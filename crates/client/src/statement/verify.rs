@@ -153,9 +153,9 @@ pub struct ContradictionReport {
 /// How the views of two sides differ.
 #[derive(Clone, Debug, Serialize)]
 pub struct SidesReport {
-    /// What the first side is, in words.
+    /// The first side, in words.
     pub ours: String,
-    /// What the second side is, in words.
+    /// The second side, in words.
     pub theirs: String,
     /// How many operations of each device both sides know.
     pub devices: Vec<DeviceKnowledge>,
