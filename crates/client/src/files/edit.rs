@@ -43,8 +43,8 @@ impl FileSystem {
         self.edit_with_result(OrderedResult::default(), run)
     }
 
-    /// Like [`FileSystem::edit`], but `told` gets the result even if this returns an error because the answer came
-    /// late. After any later operation of this client it is certain.
+    /// Like [`FileSystem::edit`], but `told` gets the result even if this returns an error because the answer
+    /// came late. After any later operation of this client it is certain.
     pub(super) fn edit_with_result<T: Clone + Send + Sync + 'static>(
         &self,
         told: OrderedResult<T>,
