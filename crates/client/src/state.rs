@@ -193,8 +193,8 @@ impl StateLog {
         }
         let mut last: Option<(u8, Position)> = None;
         let mut since = Vec::new();
-        // Damage before the last whole record does not matter; damage after it would make an older state count
-        // as the last.
+        // Damage before the last whole record does not matter; damage after it would make an older state
+        // count as the last.
         let mut damage = None;
         for record in recovery {
             match record {
