@@ -192,7 +192,7 @@ impl Engine {
         let tables = Arc::new(TableCache::default());
         let (view, members) = match is_away {
             true => (signer.floor().view.clone(), known_members(signer.floor(), &store)?),
-            // The first fetch replaces this view before anybody can read from it.
+            // The first fetch replaces this view before any call can read from it.
             false => (View::default(), Membership::founding("-", "-", signer.floor().superuser)),
         };
         let blocks = Arc::new(store.clone());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! .snapshots/2026-11-22T21.30.05Z/...     a past state, by the time of its last operation (UTC, its author's clock)
-//! .snapshots/before-the-move/...          one that somebody has named
+//! .snapshots/before-the-move/...          one that was given a name
 //! ```
 //!
 //! The directory is in no listing of the root, so that programs that walk a tree do not walk all past states;

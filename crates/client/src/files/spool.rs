@@ -267,7 +267,7 @@ impl Spool {
         self.records > COMPACT_RECORDS_MIN && self.records > 4 * pieces as u64
     }
 
-    /// Writes the journal anew.
+    /// Replaces the journal.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; the earlier journal then still counts.

@@ -39,7 +39,7 @@ const GONE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a device's private key comes from.
 pub enum KeySource {
-    /// A pipe with its seed (32 bytes), which nobody else reads.
+    /// A pipe with its seed (32 bytes), which no other process reads.
     Pipe {
         /// The pipe that the seed can be read from.
         pipe: OwnedFd,

@@ -14,7 +14,7 @@
 //!
 //! Invariants:
 //! - Each operation is made once: it carries a mark that identifies it, also after the process was killed.
-//! - Nothing that anybody has made since the restore is overwritten or removed.
+//! - No change made since the restore, by any device, is overwritten or removed.
 //! - Each device makes only its own operations again, independently of others.
 //! - While changes are not allowed here (the newest head is too old, or a peer is lost), nothing is made
 //!   again, and programs can change nothing either.

@@ -53,7 +53,7 @@ pub trait TreeState {
 
 /// Facts about the restore besides the two states.
 pub trait RestoreFacts {
-    /// Whether a file is as the restore left it, because nobody has changed it since.
+    /// Whether a file is as the restore left it, because no device has changed it since.
     fn is_as_restored(&self, file: Handle) -> bool;
 
     /// Whether this device is the only one that could have changed files of this owner, of all devices whose

@@ -246,7 +246,7 @@ impl World {
         self.behind(device, dir, journal_options(device, dir))
     }
 
-    /// Like the client above, with these options.
+    /// Like [`Self::write_back`], with these options.
     pub fn behind(
         self: &Arc<World>,
         device: u32,

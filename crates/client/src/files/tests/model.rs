@@ -382,7 +382,7 @@ pub fn check(ops: &[Op]) -> Result<(), TestCaseError> {
     check_by(ops, Route::Straight)
 }
 
-/// Like [`run`], with the way in which the client's changes reach the server.
+/// Like [`check`], with the way in which the client's changes reach the server.
 pub fn check_by(ops: &[Op], way: Route) -> Result<(), TestCaseError> {
     let mut reference = Reference::new();
     let mut tested = Tested::new(way);
