@@ -1,6 +1,6 @@
-//! What files need of the engine, and no more. [`Backend`] is what a write-back answers in the engine's place: views,
-//! edits, blocks, locks. [`Upstream`] is the rest, which is the engine's whether or not a write-back stands before it.
-//! Tests put an in-memory file system in the engine's place.
+//! The interface that files use of the engine. [`Backend`] is the part that a write-back can serve instead of
+//! the engine: views, edits, blocks, locks. [`Upstream`] is the rest, which the engine serves whether or not
+//! there is a write-back. Tests replace the engine by an in-memory file system.
 
 use crate::error::FsError;
 use crate::store::account::Account;
@@ -23,16 +23,18 @@ use std::time::Duration;
 /// Keeps something alive until it is dropped.
 pub type Guard = Box<dyn Any + Send + Sync>;
 
-/// Called before an operation that only looks is sent; what it returns lives until the answer is here.
+/// Called before an operation that only reads is sent. The guard it returns is kept until the answer has
+/// come.
 pub type LookHook = Box<dyn Fn() -> Result<Guard, FsError> + Send + Sync>;
 
-/// What an operation's author relies on in its view, beside what the plan of an edit shows: no other device may hold it
-/// exclusively at the operation's place in the order.
+/// What the author of an operation reads in its view, in addition to what the plan of an edit shows. No other
+/// device may hold it exclusively at the operation's place in the order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ReadSet {
-    /// These files.
+    /// The operation reads these files.
     pub files: BTreeSet<Handle>,
-    /// All files: the view has everything that any device has acknowledged to its programs by then.
+    /// The operation may read all files: the view has everything that any device has acknowledged to its
+    /// programs by then.
     pub everything: bool,
 }
 
@@ -55,9 +57,9 @@ pub struct LockTarget {
     pub file: Handle,
     /// Whether the lock is of `flock` or of `fcntl`.
     pub space: LockSpace,
-    /// Process or open file description, as the kernel numbers them.
+    /// Process or open file description, by the number the kernel gives it.
     pub owner: u64,
-    /// Number of the process, which other clients are shown.
+    /// Number of the process, which is shown to other clients.
     pub process: u32,
     /// The bytes to lock.
     pub range: LockRange,
@@ -66,43 +68,43 @@ pub struct LockTarget {
 /// A past state that the server keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PastState {
-    /// Which one, and when its last operation was declared by its author's clock.
+    /// Identifies the state, with the time its last operation's author declared.
     pub point: Point,
-    /// The name by which it is listed here; `None`: it has none but its time.
+    /// The name by which it is listed here; `None`: it is listed by its time.
     pub name: Option<Arc<Signed<Name>>>,
 }
 
-/// A sink that stores data before an operation names it, holding a bounded amount in memory.
+/// A sink that stores data before an operation refers to it, with a bounded amount in memory.
 pub trait Upload: BlockSink {
-    /// Waits until the data is at the server or rides along with the next operation. Keep the guard until
-    /// that operation is made. `content` is what has been made of it, if that is one file's.
+    /// Waits until the data is at the server, or will be sent with the next operation. Keep the guard until
+    /// that operation is made. `content` is the content made of the data, if that is one file's.
     ///
     /// # Errors
     /// The data could not be stored.
     fn finish(self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError>;
 }
 
-/// What is waited for once uploaded data is named.
+/// What a caller waits for, once an operation refers to the uploaded data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UploadKind {
-    /// Nobody waits longer than until it is safe from whatever may become of this process.
+    /// At most until the data is safe even if this process fails.
     Usual,
-    /// Somebody waits until it is durable at the server.
+    /// Until the data is durable at the server.
     Awaited,
 }
 
-/// A view that leases make the present one.
+/// A view that is the present one because of leases.
 pub struct LeasedView {
     /// The view.
     pub view: Arc<dyn View>,
-    /// Tells for [`Backend::leased_for`] what it rests on.
+    /// Identifies, for [`Backend::leased_for`], the leases that the view rests on.
     pub stamp: u64,
 }
 
-/// What answers programs: the engine, or a write-back in front of it.
+/// What serves the calls of programs: the engine, or a write-back in front of it.
 pub trait Backend: Send + Sync {
-    /// A view that was ordered after this call began, by whoever is going to read these files. One operation serves all
-    /// who wait.
+    /// A view that was ordered after this call began, for a caller that will read these files. One operation
+    /// serves all callers that wait.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
@@ -111,24 +113,25 @@ pub trait Backend: Send + Sync {
     /// Makes an edit and returns a view that contains it.
     ///
     /// # Errors
-    /// What the plan answered, or as [`Backend::fetch`].
+    /// Those that the plan returned, or as [`Backend::fetch`].
     fn modify(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<dyn View>, FsError>;
 
-    /// The last accepted view; nothing promises that it is fresh.
+    /// The last accepted view, which may be outdated.
     fn latest(&self) -> Arc<dyn View>;
 
-    /// The last accepted view, if leases say that it is the present one for these files. If not, the next operation
+    /// The last accepted view, if by leases it is the present one for these files. If not, the next operation
     /// asks for leases of them.
     fn leased(&self, _files: &[Handle]) -> Option<LeasedView> {
         None
     }
 
-    /// How long what was read under a lease stays present unless it is recalled; `None` if it may be outdated already.
+    /// How long data read under a lease stays present unless the lease is recalled; `None` if the data may be
+    /// outdated already.
     fn leased_for(&self, _stamp: u64, _files: &[Handle]) -> Option<Duration> {
         None
     }
 
-    /// Whether leases say that the last accepted view is the present one for these files.
+    /// Whether, by leases, the last accepted view is the present one for these files.
     fn holds_leases(&self, _files: &[Handle]) -> bool {
         false
     }
@@ -136,19 +139,20 @@ pub trait Backend: Send + Sync {
     /// The source of verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
-    /// Where data goes before it is named.
+    /// A sink for data that no operation refers to yet.
     fn upload(&self, about: WriteTarget, kind: UploadKind) -> Box<dyn Upload + '_>;
 
-    /// Asks the server to keep these blocks, and all they refer to, until the guard is dropped. Does not wait.
+    /// Asks the server to keep these blocks, and all that they refer to, until the guard is dropped. Does not
+    /// wait.
     fn pin(&self, roots: Vec<Digest>) -> Guard;
 
-    /// A file's content is about to be read. A hint.
+    /// A hint that a file's content is about to be read.
     fn prepare_read(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
 
-    /// A file's content was read or published here: a later version of it may be compared with this one.
+    /// A hint that a file's content was read or published here: a later version may be compared with it.
     fn note_version(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
 
-    /// Whether programs may write so many bytes more.
+    /// Fails if programs may not write so many bytes more.
     ///
     /// # Errors
     /// [`FsError::Quota`], [`FsError::NoSpace`].
@@ -156,19 +160,18 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
-    /// How many bytes may still be written on this machine, where that is bounded now.
+    /// How many bytes may still be written on this machine, if that is limited now.
     fn room_left(&self) -> Option<u64> {
         None
     }
 
-    /// Waits until all operations made so far are committed, hence durable.
+    /// Waits until all operations made so far are committed, and so durable.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
     fn flush_commits(&self) -> Result<(), FsError>;
 
-    /// Waits until what was published so far is safe from everything that may become of this process: what `close` waits
-    /// for.
+    /// Waits until everything published so far is safe even if this process fails: `close` waits for this.
     ///
     /// # Errors
     /// As [`Backend::flush_commits`].
@@ -185,11 +188,11 @@ pub trait Backend: Send + Sync {
     /// Gives up the locks of a range.
     ///
     /// # Errors
-    /// [`FsError::Interrupted`]: it is held as before.
+    /// [`FsError::Interrupted`]: the locks are held as before.
     fn unlock(&self, place: &LockTarget) -> Result<(), FsError>;
 }
 
-/// The engine: what files ask of it directly, and what a write-back is built on.
+/// The engine: what files call directly, and what a write-back is built on.
 pub trait Upstream: Backend {
     /// This device and its user.
     fn me(&self) -> (DeviceId, UserId);
@@ -197,7 +200,7 @@ pub trait Upstream: Backend {
     /// The membership in force.
     fn membership(&self) -> Arc<Membership>;
 
-    /// Whether programs may look at anything, as far as witnesses and peers go.
+    /// Fails if programs may not read, because of witnesses or peers.
     ///
     /// # Errors
     /// [`FsError::Outdated`].
@@ -205,7 +208,7 @@ pub trait Upstream: Backend {
         Ok(())
     }
 
-    /// Whether programs may change anything, as far as witnesses and peers go.
+    /// Fails if programs may not change anything, because of witnesses or peers.
     ///
     /// # Errors
     /// [`FsError::Outdated`], [`FsError::ReadOnly`].
@@ -213,7 +216,8 @@ pub trait Upstream: Backend {
         Ok(())
     }
 
-    /// Every offence of the server noticed since the start, and what else holds programs up; a line each, for people.
+    /// All offences of the server noticed since the start, and other reasons why programs wait; one line of
+    /// text for each.
     fn troubles(&self) -> Vec<String> {
         Vec::new()
     }
@@ -234,17 +238,17 @@ pub trait Upstream: Backend {
         Err(FsError::NotFound)
     }
 
-    /// What to report when the bytes of a file's published content could not be had or are malformed. Applies
-    /// the rule on missing blocks: proven replaced is [`FsError::Stale`], still referred to is
-    /// [`FsError::Integrity`].
+    /// The error to report when the bytes of a file's published content could not be read or are malformed.
+    /// Applies the rule on missing blocks: if the file was provably replaced, it is [`FsError::Stale`]; if it
+    /// still refers to the block, [`FsError::Integrity`].
     fn content_error(&self, file: Handle, path: String, inode: &Inode, error: ContentError) -> FsError;
 
-    /// What this user has at the server and may have, where there is a limit.
+    /// How much this user stores at the server and may store, if there is a limit.
     fn quota(&self) -> Option<Usage> {
         None
     }
 
-    /// Who stands in the way of a lock.
+    /// The holder that prevents a lock, if any.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Access`].
@@ -256,11 +260,12 @@ pub trait Upstream: Backend {
     /// Makes the next operation ask for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
-    /// Makes the next operation that only looks ask for a lease of a file that is likely to be read next. It is granted if nobody
-    /// has to give up anything for it, and not waited for.
+    /// Makes the next operation that only reads ask for a lease of a file that is likely to be read next. It
+    /// is granted only if no other device has to give up anything for it, and the operation does not wait for
+    /// it.
     fn want_lease_ahead(&self, _file: Handle) {}
 
-    /// What is read and written, for statistics, and the link's pace.
+    /// Counts of what is read and written, for statistics, and the speed of the link.
     fn account(&self) -> &Account;
 
     /// How data is cut and moved.
@@ -268,42 +273,45 @@ pub trait Upstream: Backend {
         TransferMode::Full
     }
 
-    /// The content of these small files is likely to be read soon. A hint; does not wait.
+    /// A hint that the content of these small files is likely to be read soon. Does not wait.
     fn read_ahead(&self, _files: &[ReadAheadFile]) {}
 
-    /// The local disk is full: gives up what is only cached there. Whether that has made room.
+    /// Called when the local disk is full: frees data that is only cached there. Returns whether that freed
+    /// enough.
     fn make_room(&self, _bytes: u64) -> bool {
         false
     }
 
-    /// Whether the server is there, as far as is known.
+    /// Whether the server can be reached, as far as is known.
     fn is_reachable(&self) -> bool;
 
-    /// Sets what is called before each operation that only looks is sent, whoever asks for it: what others may recall while it
-    /// waits for them has to be sent before. This device's operations are ordered one after the other: one that waits for
-    /// another device stands before what this one has yet to send. The guard lives until its answer is here. Once.
+    /// Registers a hook that is called before each operation that only reads is sent, whoever requested it.
+    /// Changes that another device may recall while the operation waits for that device must be sent before:
+    /// this device's operations are ordered one after the other, so an operation that waits for another
+    /// device would stand before changes still to be sent. The guard is kept until the answer has come. Only
+    /// the first call counts.
     fn before_look(&self, _hook: LookHook) {}
 
-    /// Whether to ask for what is changed to be held exclusively.
+    /// Whether to ask for exclusive holding of what is changed.
     fn want_exclusive(&self, _wanted: bool) {}
 
-    /// For how long this client holds anything exclusively unless it is recalled: so long nobody else reads or changes that.
-    /// `None`: nothing.
+    /// How long this client holds anything exclusively unless it is recalled; other devices can neither read
+    /// nor change that meanwhile. `None`: it holds nothing so.
     fn exclusive(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether that is the whole file system, so that the last accepted view is the present one.
+    /// Whether it holds the whole file system exclusively, so that the last accepted view is the present one.
     fn has_delegation(&self) -> bool {
         false
     }
 
-    /// Whether that is all of these files.
+    /// Whether it holds all of these files exclusively.
     fn holds_exclusively(&self, _files: &[Handle]) -> bool {
         false
     }
 
-    /// Whether something was looked at a moment ago that another device held exclusively.
+    /// Whether anything that another device held exclusively was read a moment ago.
     fn is_contended(&self) -> bool {
         false
     }

@@ -1,9 +1,10 @@
-//! What can go wrong for a program that uses the file system, with blame kept apart.
+//! Errors of programs that use the file system, separated by what is at fault.
 //!
 //! Four families never mix: the request makes no sense (`NotFound`, `Exists`, ...), the server or the network
-//! does not answer (`Unreachable`), the server answered with wrong *data* (`Integrity`: that file only), the
-//! server answered with a wrong *order* (`Frozen`: nothing is believed any more). An honest crash or a lost
-//! connection is never reported as an integrity failure, and altered bytes are never reported as absence.
+//! does not answer (`Unreachable`), the server answered with wrong *data* (`Integrity`: that file only), or
+//! the server answered with a wrong *order* (`Frozen`: nothing it sends is believed any more). An honest
+//! crash or a lost connection is never reported as an integrity failure, and altered bytes are never reported
+//! as absence.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_crypto::Digest;
@@ -19,7 +20,7 @@ pub enum FsError {
     /// No such file or directory, in a view that was verified.
     #[error("no such file or directory")]
     NotFound,
-    /// There is a file of that name already.
+    /// A file of that name exists already.
     #[error("the name exists already")]
     Exists,
     /// A component of the path is not a directory.
@@ -31,13 +32,13 @@ pub enum FsError {
     /// The directory has entries.
     #[error("the directory is not empty")]
     NotEmpty,
-    /// The file system does not allow this to anybody.
+    /// The file system allows this to no user.
     #[error("not permitted: {0}")]
     NotPermitted(String),
     /// This user may not do that; the text says why.
     #[error("access denied: {0}")]
     Access(String),
-    /// The mount or the device may only read.
+    /// The mount or the device may only read, not write.
     #[error("read-only")]
     ReadOnly,
     /// A name longer than 255 bytes.
@@ -52,7 +53,7 @@ pub enum FsError {
     /// The server's or the local disk is full.
     #[error("no space left")]
     NoSpace,
-    /// The user has as much at the server as the limit allows.
+    /// The user stores as much at the server as the limit allows.
     #[error(
         "the quota at the server is used up ({used} of {limit} bytes): delete what is not needed, which counts once the \
          server has collected it, or ask the superuser for more; see `holdfast fs quota list`"
@@ -72,41 +73,41 @@ pub enum FsError {
     /// Too many symbolic links, or a directory moved into itself.
     #[error("loop")]
     Loop,
-    /// A hard link or rename across owners that cannot be one operation.
+    /// A hard link or rename between owners that cannot be one operation.
     #[error("the two places belong to different owners")]
     CrossPrincipal,
-    /// The file has as many names as it may have.
+    /// The file has the largest permitted number of names.
     #[error("too many links")]
     TooManyLinks,
     /// It is in use.
     #[error("busy")]
     Busy,
-    /// A signature was given for a time that has passed.
+    /// The period of validity of a signature has passed.
     #[error("{0}")]
     Expired(String),
     /// A signature was revoked.
     #[error("{0}")]
     Revoked(String),
-    /// The holders in the way of a lock wait for this one.
+    /// The lock would deadlock: the holders that prevent it wait for this one.
     #[error("waiting for this lock would never end")]
     Deadlock,
     /// No more locks can be held.
     #[error("too many locks")]
     TooManyLocks,
-    /// A lock was lost while the server was away, and somebody else may have changed the file since.
+    /// A lock was lost while the server was away, and another device may have changed the file since.
     #[error("the lock of this file was lost while the server was away; close the file and open it again")]
     LockLost,
     /// The file was deleted while it was open; proven by the present view.
     #[error("the file was deleted meanwhile")]
     Stale,
-    /// The path that led here may lead elsewhere by now: whoever asked is to look it up once more, and ask again. A kernel
+    /// The path may lead to another inode by now: the caller should look it up and try once more. The kernel
     /// does so by itself, once.
     #[error("what the path leads to has changed; look it up once more")]
     LookAgain,
     /// The server gave wrong data for this file.
     #[error("{0}")]
     Integrity(Arc<IntegrityReport>),
-    /// The server showed a wrong order: nothing it says is believed any more.
+    /// The server showed a wrong order: nothing it sends is believed any more.
     #[error("{0}")]
     Frozen(Arc<FrozenReport>),
     /// The program was interrupted.
@@ -115,7 +116,7 @@ pub enum FsError {
     /// The server did not answer before the deadline.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
-    /// No head that is new enough is vouched for by witnesses, and the mount is to stop then.
+    /// Witnesses vouch for no head that is new enough, and the mount is configured to stop then.
     #[error("{0}")]
     Outdated(String),
     /// The holder of this device's key does not sign.
@@ -142,7 +143,8 @@ impl From<&RpcError> for FsError {
                 FsError::Quota { used: *used, limit: *limit }
             }
             RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why.clone()),
-            // Its disk, the machine that has its blocks, or too much at once: that may be mended, and nothing was refused for good.
+            // The server's disk, the machine that stores its blocks, or too many requests at once: this may
+            // be repaired, and nothing was refused for good.
             RpcError::Server(error @ (ServerError::Storage(_) | ServerError::Busy)) => {
                 FsError::Unreachable(error.to_string())
             }
@@ -155,7 +157,7 @@ impl From<&RpcError> for FsError {
 }
 
 impl FsError {
-    /// What belongs to somebody else is not this device's to write.
+    /// The error for a write of this device to another owner's file.
     pub(crate) fn not_writable(owner: PrincipalId) -> FsError {
         FsError::Access(format!("this device may not write what belongs to {owner}"))
     }
@@ -169,7 +171,7 @@ impl FsError {
     }
 }
 
-/// Altered or missing data of one file: what, where, since when, and what to do.
+/// Altered or missing data of one file: the data, the place, the time, and what to do.
 #[derive(Clone, Debug, Serialize)]
 pub struct IntegrityReport {
     /// The file it concerns, when known (`user 3, 17` form).
@@ -179,13 +181,13 @@ pub struct IntegrityReport {
     pub path: Option<String>,
     /// What was found wrong, in words.
     pub what: String,
-    /// Nanoseconds since the epoch at which it was noticed.
+    /// When it was noticed, in nanoseconds since 1970.
     pub noticed_ns: i64,
-    /// The last operation of this device whose view was good.
+    /// The last operation of this device whose view was valid.
     pub last_good_operation: u64,
     /// The evidence file, if it could be written.
     pub evidence: Option<PathBuf>,
-    /// The block that the server says it does not have, if that is what is wrong.
+    /// The block that the server says it does not have, if that is the offence.
     #[serde(serialize_with = "display_option")]
     pub missing: Option<Digest>,
 }
@@ -200,7 +202,7 @@ impl std::fmt::Display for IntegrityReport {
         }
         match (&self.path, &self.file) {
             (None, None) => {
-                // A table is many files': it would be untrue that one is affected.
+                // A table belongs to many files, so the message must not say that one file is affected.
                 write!(f, " in a table or directory: {}. What is found through it is affected;", self.what)?;
                 write!(f, " the rest stays usable. Ask the operator to restore the data.")?;
             }
@@ -221,20 +223,21 @@ impl std::fmt::Display for IntegrityReport {
 pub struct FrozenReport {
     /// What the server did, in words, naming devices.
     pub what: String,
-    /// Nanoseconds since the epoch at which it was noticed.
+    /// When it was noticed, in nanoseconds since 1970.
     pub noticed_ns: i64,
-    /// The last operation of this device whose view was good.
+    /// The last operation of this device whose view was valid.
     pub last_good_operation: u64,
     /// The evidence file, if it could be written.
     pub evidence: Option<PathBuf>,
-    /// Whether the state of this machine is to blame (a clone, one that was put back), and not the server.
+    /// Whether the cause is the state of this machine (a clone, or an earlier state restored), and not the
+    /// server.
     pub is_local: bool,
-    /// Whether nobody is to blame: a restore of the server was declared, and is taken up at the next start.
+    /// Whether there was no fault: a restore of the server was declared, and takes effect at the next start.
     pub is_restored: bool,
 }
 
 impl FrozenReport {
-    /// The report of what a server has just been found to do.
+    /// The report of an offence of the server that has just been found.
     pub fn of_server(what: String, last_good_operation: u64, evidence: Option<PathBuf>) -> FrozenReport {
         let noticed_ns = crate::evidence::now_ns();
         FrozenReport { what, noticed_ns, last_good_operation, evidence, is_local: false, is_restored: false }
@@ -280,7 +283,7 @@ fn display_option<S: serde::Serializer, T: std::fmt::Display>(
     }
 }
 
-/// Why an engine could not start. Each tells what to do.
+/// Why an engine could not start. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The key does not belong to a member.
@@ -297,8 +300,8 @@ pub enum StartError {
         /// Number of the device.
         device: u32,
     },
-    /// The device has signed operations, but their record is not on this machine: signing on could reuse a
-    /// number, which others must take for an attack.
+    /// The device has signed operations, but their record is not on this machine. If it signed more, it could
+    /// reuse a number, which others must take for an attack.
     #[error(
         "device {device} has already made {operations} operations, but its state is not in {state_dir}. If you \
          moved, move that folder too; if it is lost, make a new key (`holdfast keygen`) and have the superuser \
@@ -309,7 +312,7 @@ pub enum StartError {
         device: u32,
         /// Number of the device's operations that the server knows.
         operations: u64,
-        /// Where the state was looked for.
+        /// The directory where the state was looked for.
         state_dir: PathBuf,
     },
     /// The state belongs to another key or file system.
@@ -317,9 +320,9 @@ pub enum StartError {
     StateForeign {
         /// The state directory.
         state_dir: PathBuf,
-        /// Whose state is in it.
+        /// The key or file system that the state belongs to.
         found: String,
-        /// Whose state was expected.
+        /// The key or file system that was expected.
         expected: String,
     },
     /// The state cannot be read.
@@ -333,7 +336,7 @@ pub enum StartError {
     /// The state was exported to another machine.
     #[error("the state of this key in {state_dir} is not in use any more: {why}")]
     StateMoved {
-        /// Where the state was.
+        /// The directory where the state was.
         state_dir: PathBuf,
         /// Where the state was moved to, in words.
         why: String,
@@ -350,7 +353,7 @@ pub enum StartError {
     /// The holder of the key, such as an SSH agent, does not sign.
     #[error("this device's key cannot be used: {0}")]
     Key(String),
-    /// The server is not one that the superuser's signed list names, or not of this file system.
+    /// The server is not in the superuser's signed list, or does not serve this file system.
     #[error("this is not a server of the file system in the address: {0}")]
     WrongServer(String),
     /// The server does not have the file system.
@@ -381,8 +384,8 @@ pub enum StartError {
 mod tests {
     use super::*;
 
-    /// Proves: what is wrong with a file is said of that file, and what is wrong with a table, of which many files are
-    /// found, is not said to concern one.
+    /// Proves: a fault in a file is reported for that file, and a fault in a table, through which many files
+    /// are found, is not reported as affecting one file.
     #[test]
     fn a_report_says_what_is_affected() {
         let mut report = IntegrityReport {

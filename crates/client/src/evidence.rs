@@ -1,8 +1,8 @@
-//! Proof of what a server did, kept in files that a third party can look at: `NAME.evidence` (canonical bytes,
-//! [`EvidenceFile`]) and `NAME.txt` (the same in words).
+//! Proof of what a server did, kept in files that a third party can check: `NAME.evidence` (canonical bytes,
+//! [`EvidenceFile`]) and `NAME.txt` (the same as text).
 //!
-//! Evidence is written before the failure is reported, and is bounded: one file for each altered block, and at
-//! most [`FILES_MAX`] in all.
+//! Evidence is written before the failure is reported, and is bounded: one file for each altered block, and
+//! at most [`FILES_MAX`] in total.
 
 use crate::statement::Statement;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Most evidence files kept; a server that alters everything does not get to fill the disk.
+/// Most evidence files that are kept; a server that alters everything cannot fill the disk.
 pub const FILES_MAX: usize = 256;
 
 /// Largest evidence file that is read.
@@ -25,28 +25,28 @@ pub const BYTES_MAX: u64 = 64 << 20;
 /// The content of an evidence file.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct EvidenceFile {
-    /// Format: 3 if it is of a meeting, 2 if it holds a statement or a head, else 1.
+    /// Format: 3 if it contains a meeting, 2 if it contains a statement or a head, else 1.
     pub format: u16,
     /// The file system.
     pub file_system: Digest,
     /// The device that noticed the offence.
     pub device: Option<DeviceId>,
-    /// When it noticed, nanoseconds since the epoch.
+    /// When the offence was noticed, in nanoseconds since 1970.
     pub noticed_ns: i64,
-    /// What the evidence shows, for people.
+    /// What the evidence shows, as text.
     pub explanation: String,
     /// The proof itself.
     pub proof: Proof,
 }
 
-/// What the server showed, with what it should have been.
+/// What the server sent, with what it should have sent.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Proof {
     /// The server sent another block than the one that was asked for.
     Block {
-        /// The reference that the block was asked for by.
+        /// The reference by which the block was requested.
         reference: Reference,
-        /// The kind its place demands.
+        /// The kind of block required at its place.
         kind: BlockKind,
         /// What the server sent instead.
         served: StoredBlock,
@@ -58,8 +58,8 @@ pub enum Proof {
         /// The view that refers to it, encoded.
         view: Vec<u8>,
     },
-    /// A reply that does not extend the last accepted view, as earlier versions kept it: without the membership that
-    /// its signatures are checked by.
+    /// A reply that does not extend the last accepted view, in the form that earlier versions kept: without
+    /// the membership by which its signatures are checked.
     Order {
         /// The alarm, encoded.
         alarm: Vec<u8>,
@@ -68,27 +68,29 @@ pub enum Proof {
         /// The reply, encoded.
         reply: Vec<u8>,
     },
-    /// What a device was shown, and perhaps refused.
+    /// What the server showed to a device, including a reply that the device refused, if any.
     Statement(Box<Statement>),
-    /// A head that the server has signed and witnesses have co-signed, of another history than the one accepted here.
+    /// A head that the server has signed and witnesses have co-signed, and that belongs to another history
+    /// than the one accepted here.
     Head {
         /// The floor of this device, encoded.
         floor: Vec<u8>,
         /// The head with its proofs ([`holdfast_protocol::message::WitnessedHead`]), encoded.
         head: Vec<u8>,
-        /// A note that the server had signed of a history of the same length, if it was shown one.
+        /// A note that the server had signed for a history of the same length, if this device was shown one.
         earlier: Option<String>,
     },
-    /// What a device was shown, and the operation of another that it met directly, with the server's receipt.
+    /// What the server showed to this device, and the operation of another device that it met directly, with
+    /// the server's receipt.
     Meeting {
-        /// What this device had been shown.
+        /// What the server had shown to this device.
         statement: Box<Statement>,
-        /// What the other device has from the server.
+        /// What the other device has received from the server.
         met: Box<AcknowledgedOperation>,
     },
 }
 
-/// The folder that evidence goes to.
+/// The directory of evidence.
 pub struct Evidence {
     directory: PathBuf,
     file_system: Digest,
@@ -96,23 +98,23 @@ pub struct Evidence {
     blocks: Mutex<HashMap<Digest, PathBuf>>,
 }
 
-/// Nanoseconds since the epoch by this machine's clock.
+/// The time in nanoseconds since 1970, by this machine's clock.
 pub fn now_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_nanos() as i64)
 }
 
 impl Evidence {
-    /// Evidence about `file_system` goes to `directory`, which is made when it is first needed.
+    /// Evidence about `file_system` is written to `directory`, which is made when it is first needed.
     pub fn new(directory: PathBuf, file_system: Digest) -> Evidence {
         Evidence { directory, file_system, device: Mutex::default(), blocks: Mutex::default() }
     }
 
-    /// Tells which device this is.
+    /// Sets the number of this device.
     pub fn set_device(&self, device: DeviceId) {
         *self.device.lock() = Some(device);
     }
 
-    /// Keeps a block that is not the one asked for.
+    /// Keeps a block that is not the one requested.
     pub fn keep_block(
         &self,
         reference: &Reference,
@@ -154,7 +156,7 @@ impl Evidence {
         self.keep("order", explanation, Proof::Statement(Box::new(statement)))
     }
 
-    /// Keeps what was lost by a declared restore of the server.
+    /// Keeps proof of the operations lost by a declared restore of the server.
     pub fn keep_lost(&self, explanation: String, statement: Statement) -> Option<PathBuf> {
         self.keep("lost", explanation, Proof::Statement(Box::new(statement)))
     }
@@ -170,7 +172,7 @@ impl Evidence {
         self.keep("head", explanation, Proof::Head { floor, head, earlier })
     }
 
-    /// Adds to a piece of evidence which file it is about, as far as the mount knows; once for each path.
+    /// Adds to a piece of evidence the file that it concerns, as far as the mount knows; once for each path.
     pub fn concerns(&self, evidence: &Path, path: &str) {
         let _one_at_a_time = self.blocks.lock();
         let sentence = format!(" It belongs to the file {path}.");
@@ -193,7 +195,7 @@ impl Evidence {
         self.blocks.lock().get(address).cloned()
     }
 
-    /// Keeps proof of what two devices that met were shown.
+    /// Keeps proof of what the server showed to two devices that met.
     pub fn keep_meeting(
         &self,
         explanation: String,
@@ -249,7 +251,7 @@ impl Evidence {
 /// Reads an evidence file.
 ///
 /// # Errors
-/// I/O errors; `InvalidData` for something else than evidence.
+/// I/O errors; `InvalidData` if the file is not evidence.
 pub fn read(path: &Path) -> io::Result<EvidenceFile> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
@@ -259,7 +261,7 @@ pub fn read(path: &Path) -> io::Result<EvidenceFile> {
 /// Reads the content of an evidence file.
 ///
 /// # Errors
-/// `InvalidData` for something else than evidence.
+/// `InvalidData` if the bytes are not evidence.
 pub fn parse(bytes: &[u8]) -> io::Result<EvidenceFile> {
     let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
     if bytes.len() as u64 > BYTES_MAX {
@@ -279,7 +281,7 @@ pub fn parse(bytes: &[u8]) -> io::Result<EvidenceFile> {
     }
 }
 
-/// Writes an evidence file for others.
+/// Writes an evidence file to a new path.
 ///
 /// # Errors
 /// I/O errors; `AlreadyExists`.

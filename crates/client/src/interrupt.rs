@@ -1,12 +1,12 @@
 //! Interrupts calls that wait.
 //!
-//! A program that is interrupted, or killed, while it waits for a server must not go on waiting. The thread that serves
-//! its call gives the call an [`Interrupt`] and runs it [`Interrupt::during`]; every wait on that thread then ends
-//! soon after the interrupt is raised, from whatever thread. What the call has asked for may still happen: an
-//! operation that is signed cannot be taken back.
+//! A program that is interrupted or killed while it waits for a server must not wait any longer. The thread
+//! that serves its call gives the call an [`Interrupt`] and runs it [`Interrupt::during`]; every wait on that
+//! thread then ends soon after any thread raises the interrupt. What the call has requested may still happen:
+//! an operation that is signed cannot be taken back.
 //!
-//! Waits look at the flag every [`GLANCE`], so they need not know each other. Threads that serve no call, such as
-//! the engine's, have no flag and wait as long as they must.
+//! Waits check the flag every [`GLANCE`], so they need not know of each other. Threads that serve no call,
+//! such as the engine's, have no flag and cannot be interrupted.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Longest time for which an interrupt goes unnoticed.
+/// Longest time until an interrupt is noticed.
 pub const GLANCE: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -39,7 +39,8 @@ impl Interrupt {
         self.0.raised.store(true, Ordering::SeqCst);
     }
 
-    /// Calls it off as soon as `is_due`, which is asked at every glance from now on. Once.
+    /// Interrupts the call as soon as `is_due` returns true. It is called at every check from now on. Only
+    /// the first call counts.
     pub fn watch(&self, is_due: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.0.watch.set(Box::new(is_due));
     }
@@ -85,7 +86,7 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// Waits on `condition` until it is notified, `deadline` has passed or the call is called off.
+/// Waits on `condition` until it is notified, `deadline` has passed or the call is interrupted.
 pub(crate) fn wait<T>(
     condition: &Condvar,
     guard: &mut MutexGuard<'_, T>,
@@ -109,7 +110,7 @@ pub(crate) fn wait<T>(
     }
 }
 
-/// Locks; `None` if the call is interrupted first.
+/// Locks the mutex; `None` if the call is interrupted first.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if !can_be_raised() {
         return Some(mutex.lock());
@@ -124,7 +125,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Receives; `None` if the call is called off or there is no sender left.
+/// Receives a message; `None` if the call is interrupted or there is no sender left.
 pub(crate) fn receive<T>(receiver: &Receiver<T>) -> Option<T> {
     if !can_be_raised() {
         return receiver.recv().ok();
@@ -143,8 +144,8 @@ pub(crate) fn receive<T>(receiver: &Receiver<T>) -> Option<T> {
 mod tests {
     use super::*;
 
-    /// Proves: every kind of wait ends when its call is called off, and only then; a call inside another has its
-    /// own flag; threads that serve no call are not concerned.
+    /// Proves: every kind of wait ends when its call is interrupted, and only then; a call inside another has
+    /// its own flag; threads that serve no call are not affected.
     #[test]
     fn waits_end_when_called_off() {
         let interrupt = Interrupt::default();
@@ -175,7 +176,7 @@ mod tests {
         raiser.join().expect("no panic");
     }
 
-    /// Proves: a call that is watched is called off when its time has come, and stays so.
+    /// Proves: a watched call is interrupted when its condition becomes true, and stays so.
     #[test]
     fn a_watched_call() {
         let (interrupt, due) = (Interrupt::default(), Arc::new(AtomicBool::new(false)));

@@ -14,31 +14,31 @@ const PAGE: usize = 1024;
 /// Why a path cannot be pinned.
 #[derive(Debug, thiserror::Error)]
 pub enum PinPathError {
-    /// There is nothing of this name.
+    /// Nothing has this name.
     #[error("no such file or directory")]
     NotFound,
     /// The cache cannot hold the pin.
     #[error(transparent)]
     Cache(#[from] PinError),
-    /// Something could not be read.
+    /// A file or directory could not be read.
     #[error("{0}")]
     Read(String),
-    /// No view of the file system can be had.
+    /// No view of the file system could be had.
     #[error(transparent)]
     FileSystem(#[from] FsError),
-    /// Operations of others were pending in every view.
+    /// In every view, operations of other devices were pending.
     #[error("others write without a pause; try again")]
     NeverAtRest,
-    /// The caller interrupted it.
+    /// The caller interrupted the call.
     #[error("called off")]
     CalledOff,
 }
 
-/// Puts everything that `path` (from the root, names with `/` between them) leads to under a pin, as it is now.
-/// `told` hears of each file, and says whether to go on. Returns how many files there are.
+/// Puts all files that `path` leads to (from the root, names separated by `/`) under a pin, as they are now.
+/// `told` is called for each file, and returns whether to continue. Returns the number of files.
 ///
 /// # Errors
-/// [`PinPathError`]; what was put under the pin until then stays there.
+/// [`PinPathError`]; files that were put under the pin before it stay there.
 pub fn pin_path(
     engine: &Engine,
     source: &Arc<PinningSource>,
@@ -84,7 +84,7 @@ fn walk(
         at = base.entry(at, name)?.ok_or(ReadError::NotFound)?.handle;
     }
     let mut files = 0;
-    // A directory has one name, so this ends; a hostile writer may have given it more.
+    // A directory has one name, so this ends; but a hostile writer may have given it several.
     let mut seen = std::collections::HashSet::new();
     let mut waiting = vec![at];
     while let Some(file) = waiting.pop() {

@@ -1,5 +1,5 @@
-//! A member's connection that signs nothing: it fetches blocks, stores some, and holds trees. Any number of them may
-//! use a key at once, beside the one engine that signs with it.
+//! A member's connection that signs nothing: it fetches blocks, stores some, and holds trees. Any number of
+//! them may use a key at the same time, in addition to the one engine that signs with it.
 
 use crate::engine::explain;
 use crate::error::StartError;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A view that an engine has verified, to be read elsewhere on the same machine by the same user.
+/// A view that an engine has verified, to be read by another process of the same user on the same machine.
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
 pub struct VerifiedView {
     view: View,
@@ -35,7 +35,7 @@ impl VerifiedView {
         }
     }
 
-    /// Prepares it for reading, with blocks of `store`.
+    /// Prepares the view for reading, with blocks of `store`.
     pub fn read_from(self, store: &VerifiedStore) -> Base {
         let tables = Arc::new(TableCache::default());
         let blocks = Arc::new(store.clone());
@@ -58,7 +58,7 @@ pub fn connect(
     greeted(EngineConfig::new(address.clone(), key, PathBuf::new()), remote, deadline)
 }
 
-/// [`connect`] with a key that other processes have.
+/// Like [`connect`], with a key that is in another process.
 ///
 /// # Errors
 /// See [`StartError`].
@@ -91,7 +91,8 @@ fn greeted(
     }
 }
 
-/// Verified blocks of a file system over such a connection. `cache`: folder and bound in bytes of what is kept on disk.
+/// Verified blocks of a file system, read over such a connection. `cache`: the directory on disk for kept
+/// blocks, and its limit in bytes.
 pub fn blocks(
     address: &Address,
     remote: Arc<dyn Remote>,

@@ -1,5 +1,6 @@
-//! The server as the client sees it: one call, one answer or a reason. A trait, so that tests can put anything
-//! in its place: a server in the same process, a lying one, one that dies at the worst moment.
+//! The server as the client sees it: each call returns one answer, or the reason why there is none. A trait,
+//! so that tests can replace it: by a server in the same process, one that lies, one that dies at the worst
+//! moment.
 
 use crate::interrupt;
 use crate::pauses::Pauses;
@@ -8,7 +9,7 @@ use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, LinkEstimate, RpcError};
 use std::time::{Duration, Instant};
 
-/// Something that answers requests. Blocking; thread-safe; multiplexed.
+/// A server that answers requests. Blocking; thread-safe; multiplexed.
 pub trait Remote: Send + Sync + 'static {
     /// Sends `request` and waits for its answer for at most `deadline`.
     ///
@@ -16,7 +17,8 @@ pub trait Remote: Send + Sync + 'static {
     /// See [`RpcError`]; [`RpcError::maybe_sent`] says whether the server may have acted on it.
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError>;
 
-    /// The same with a request that its owner may have to send again: who can send it as it is does not copy what it carries.
+    /// Like [`Remote::call`], for a request that its owner may have to send again: an implementation that can
+    /// send it as it is need not copy the data in it.
     ///
     /// # Errors
     /// See [`RpcError`]
@@ -33,7 +35,8 @@ pub trait Remote: Send + Sync + 'static {
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
 
-    /// Number of connections made, as far as is known: if it has changed, there was a moment without one.
+    /// Number of connections made, as far as is known. If it has changed, the client was disconnected for
+    /// some time.
     fn connects(&self) -> u64 {
         0
     }
@@ -43,18 +46,18 @@ pub trait Remote: Send + Sync + 'static {
         None
     }
 
-    /// What is known of the link from its own traffic; `None` where nothing is.
+    /// The properties of the link, estimated from its own traffic; `None` if nothing is known.
     fn estimate(&self) -> Option<LinkEstimate> {
         None
     }
 
-    /// Whether the link runs over QUIC, or else TCP; `None` where that is not known.
+    /// Whether the link runs over QUIC, rather than TCP; `None` if that is not known.
     fn is_over_quic(&self) -> Option<bool> {
         None
     }
 
-    /// Waits for a first greeting, for at most `deadline`; at least one attempt is made. Where there is nothing to wait
-    /// for it returns at once.
+    /// Waits for a first greeting, for at most `deadline`; at least one attempt is made. Returns at once if
+    /// there is nothing to wait for.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -62,12 +65,13 @@ pub trait Remote: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The key of the server connected to last, where that is known.
+    /// The key of the server that was last connected, if known.
     fn server_key(&self) -> Option<PublicKey> {
         None
     }
 
-    /// Tells that a block it gave is not the one asked for. Whether to ask once more, since somebody else will answer.
+    /// Reports that the server sent another block than the one requested. Returns whether to request it once
+    /// more, since another server will answer.
     fn altered(&self, _address: &Digest) -> bool {
         false
     }
@@ -123,7 +127,7 @@ impl Remote for Connection {
 /// Calls until there is an answer or `deadline` has passed. Only for requests that may be sent twice.
 ///
 /// # Errors
-/// The last error, once it is not transient or the time is up.
+/// The last error, once it is not transient or the time has passed.
 pub fn call_patiently(
     remote: &dyn Remote,
     request: &Request,

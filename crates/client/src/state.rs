@@ -1,17 +1,17 @@
-//! The device's durable state: what was signed, and below what no view may fall (trace T1: a forgotten
-//! signature is a reused number).
+//! The device's durable state: what was signed, and the lower bound of views that may be accepted (trace T1:
+//! after a signature is forgotten, its number is reused).
 //!
 //! Invariants:
-//! - [`StateLog::save`] and [`StateLog::save_signer`] return only when the record is durable, and nothing that depends on
-//!   it is sent before;
-//! - what is read back is the last state saved, or a later one whose save did not return: never an older one. It is in one
-//!   record, or in one and the changes after it ([`changes`]);
+//! - [`StateLog::save`] and [`StateLog::save_signer`] return only when the record is durable, and nothing
+//!   that depends on the record is sent before;
+//! - the state that is read back is the last one saved, or a later one whose save did not return: never an
+//!   older one. It is in one record, or in one record and the changes after it ([`changes`]);
 //! - one process at a time: the folder is locked for as long as the state is open;
-//! - a state of another key or file system, a newer format, or a damaged one is refused, never replaced;
-//! - one that was carried to another machine ([`export`]) is refused from then on.
+//! - a state of another key or file system, of a newer format, or a damaged one is refused, never replaced;
+//! - a state that was moved to another machine ([`export`]) is refused from then on.
 //!
-//! Attack answered: a client that restarts with an older state could be led to sign a number twice, which
-//! others must take for an attack and which no server could be blamed for.
+//! Attack answered: a client that restarts with an older state could be made to sign a number twice, which
+//! others must take for an attack, and for which no server could be blamed.
 
 mod changes;
 pub mod export;
@@ -30,12 +30,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LOCK: &str = "state.lock";
-/// How long the lock is waited for: a program that a process with the lock has just started has it too until it begins, and
-/// so has a process that is just ending.
+/// How long to wait for the lock. A program just started by a process that has the lock has it too until the
+/// program begins; and a process that is just ending still has it.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Kind of a record: the whole state.
 const RECORD: u8 = 1;
-/// Kind of a record: the state was carried to another machine ([`ExportedMark`]). Nothing before it counts any more.
+/// Kind of a record: the state was moved to another machine ([`ExportedMark`]). Nothing before it counts any
+/// more.
 const MOVED: u8 = 2;
 /// Kind of a record: what changed since the record before it ([`changes`]).
 const CHANGE: u8 = 3;
@@ -53,20 +54,20 @@ pub struct State {
     pub key: PublicKey,
     /// The signer's own state, encoded.
     pub signer: Vec<u8>,
-    /// Numbers of files that were given out.
+    /// Numbers of files that were assigned.
     pub allocator: Allocator,
     /// Why everything stopped, if it did.
     pub frozen: Option<Frozen>,
 }
 
-/// A freeze, as remembered across restarts.
+/// A freeze, which is remembered across restarts.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Frozen {
-    /// What the server did, in words.
+    /// What the server did, as text.
     pub what: String,
-    /// When it was noticed, nanoseconds since the epoch.
+    /// When it was noticed, in nanoseconds since 1970.
     pub noticed_ns: i64,
-    /// The last operation whose view was good.
+    /// The last operation whose view was valid.
     pub last_good_operation: u64,
     /// Path of the evidence file, if there is one.
     pub evidence: Option<String>,
@@ -75,7 +76,7 @@ pub struct Frozen {
 /// Why the state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Another process has it.
+    /// Another process uses it.
     #[error("it is in use by another process")]
     InUse,
     /// It belongs to another key or file system.
@@ -121,7 +122,7 @@ impl From<io::Error> for StateError {
     }
 }
 
-/// What the last record says.
+/// The content of the last record.
 enum LastRecord {
     Nothing,
     State(Box<State>),
@@ -150,7 +151,7 @@ fn locked(storage: &dyn Storage) -> io::Result<Box<dyn StorageLock>> {
 }
 
 impl StateLog {
-    /// Opens the state in a local folder, which is made if it is not there.
+    /// Opens the state in a local directory, which is made if it does not exist.
     ///
     /// # Errors
     /// See [`StateError`].
@@ -163,7 +164,7 @@ impl StateLog {
         StateLog::open(Arc::new(LocalStorage::open(directory)?), file_system, key)
     }
 
-    /// Opens the state of `key` in `file_system`; `None` when there is none yet.
+    /// Opens the state of `key` in `file_system`; `None` if there is none yet.
     ///
     /// # Errors
     /// See [`StateError`].
@@ -192,8 +193,8 @@ impl StateLog {
         }
         let mut last: Option<(u8, Position)> = None;
         let mut since = Vec::new();
-        // Damage before the last record that stands by itself is of no interest; damage after it would leave an older
-        // state as the last.
+        // Damage before the last whole record does not matter; damage after it would make an older state
+        // count as the last.
         let mut damage = None;
         for record in recovery {
             match record {
@@ -252,13 +253,14 @@ impl StateLog {
     /// Replaces the state, durably.
     ///
     /// # Errors
-    /// [`StateError::Full`]: nothing changed. Any other: what is durable is unknown until the next opening,
-    /// and every later save fails.
+    /// [`StateError::Full`]: nothing changed. Any other error: what is durable is unknown until the state is
+    /// next opened, and every later save fails.
     pub fn save(&self, state: &State) -> Result<(), StateError> {
         self.append_whole(RECORD, &encode(state), None)
     }
 
-    /// The same for a signer's state, of which no more is written than what has changed since it was saved last here.
+    /// Like [`StateLog::save`], for the signer's state: writes only what has changed since that was last
+    /// saved here.
     ///
     /// # Errors
     /// See [`StateLog::save`].
@@ -298,7 +300,7 @@ impl StateLog {
         Ok(position)
     }
 
-    /// Removes segments that hold nothing that is needed any more.
+    /// Removes segments in which nothing is needed any more.
     fn remove_before(&self, segment: u32) -> Result<(), StateError> {
         let sealed = self.log.sealed_segments().into_iter().map(|(number, _)| number);
         let old: Vec<u32> = sealed.filter(|number| *number < segment).collect();

@@ -1,5 +1,5 @@
-//! Changes that put users out of groups: the device that makes the change takes over the groups' files that these
-//! users' devices hold.
+//! Changes that remove users from groups: the device that makes the change takes over the groups' files that
+//! are in tables of these users' devices.
 
 use super::GroupDepartures;
 use crate::engine::Engine;
@@ -10,21 +10,21 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most files that are taken over in one operation.
+/// Most files taken over in one operation.
 const BATCH: usize = 200;
 
-/// For each group the users who cease to belong to it.
+/// For each group, the users who leave it.
 pub(super) type Leavers = BTreeMap<GroupId, BTreeSet<UserId>>;
 
-/// Changes the membership, once no device of a user whom the change puts out of a group holds files of that group.
+/// Changes the membership, once no device of a user who leaves a group has files of that group in its table.
 pub(super) fn change(
     engine: &Engine,
     change: impl Fn(&mut Membership) -> Result<(), FsError> + Clone + Send + 'static,
 ) -> Result<GroupDepartures, FsError> {
     let progress = Arc::new(Mutex::new((0usize, false, Vec::new())));
     let mut adopted = 0;
-    // All but the last batch come before the change, so that the change itself stays small; what the devices
-    // take back meanwhile is in the last one.
+    // All batches except the last come before the change, so that the change itself stays small. Files that
+    // the devices take back meanwhile are in the last batch.
     loop {
         let (change, result) = (change.clone(), progress.clone());
         let edit = move |changes: &mut dyn Changes| {
@@ -50,8 +50,8 @@ pub(super) fn change(
     }
 }
 
-/// Takes over what the devices of those who leave hold of the groups, before a change under a warrant, which must come
-/// alone. Returns how many files that were.
+/// Takes over the groups' files from devices of users who leave, before a change under a warrant, which must
+/// be alone in its operation. Returns the number of files.
 pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsError> {
     let progress = Arc::new(Mutex::new((0usize, false)));
     let mut adopted = 0;
@@ -71,12 +71,12 @@ pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsE
     }
 }
 
-/// Whether devices of the users who leave hold files of the groups.
+/// Whether devices of the users who leave have files of the groups.
 pub(super) fn holds_any(membership: &MembershipChanges<'_>, leavers: &Leavers) -> Result<bool, FsError> {
     membership.read_base(|base| Ok(!held_by(base, leavers, 1)?.is_empty()))
 }
 
-/// Takes over some; how many, and whether these were all.
+/// Takes over one batch; returns the number of files, and whether these were all.
 fn take_batch(changes: &mut dyn Changes, leavers: &Leavers) -> Result<(usize, bool), FsError> {
     let held = changes.membership()?.read_base(|base| held_by(base, leavers, BATCH + 1))?;
     let batch = &held[..held.len().min(BATCH)];
@@ -87,7 +87,7 @@ fn take_batch(changes: &mut dyn Changes, leavers: &Leavers) -> Result<(usize, bo
     Ok((batch.len(), held.len() <= BATCH))
 }
 
-/// For each group the users who cease to belong to it from `before` to `next`.
+/// For each group, the users who leave it from `before` to `next`.
 pub(super) fn leavers(before: &Membership, next: &Membership) -> Leavers {
     let groups = before.groups.keys().map(|group| (*group, before.leaving_members(*group, next)));
     groups.filter(|(_, users)| !users.is_empty()).collect()
@@ -102,7 +102,7 @@ fn departures_by_name(members: &Membership, leavers: &Leavers) -> Vec<(String, V
     groups.map(|(group, users)| (group.name.clone(), names(users))).collect()
 }
 
-/// Files of groups whose inodes are in tables of devices of the users who leave; at most `limit`.
+/// Files of groups whose inodes are in tables of devices of users who leave; at most `limit`.
 fn held_by(base: &Base, leavers: &Leavers, limit: usize) -> Result<Vec<Handle>, ReadError> {
     let mut held = BTreeSet::new();
     for (group, users) in leavers {

@@ -1,5 +1,5 @@
-//! Computes the next membership for each kind of change. [`Membership::validate_successor`] checks the rules that all
-//! changes keep; the time from which one takes effect is set when it is ordered.
+//! Computes the next membership for each kind of change. [`Membership::validate_successor`] checks the rules
+//! that all changes follow; the version from which a change takes effect is set when it is ordered.
 
 use crate::error::FsError;
 use holdfast_content::{Device, DeviceId, Group, GroupId, Member, Membership, User, UserId};
@@ -65,7 +65,7 @@ pub fn remove_device(members: &mut Membership, user: &str, name: &str) -> Result
     retire_device(members, user, name)
 }
 
-/// Puts a new key in the place of a device's: the old device ends, and a new one begins under its name.
+/// Replaces a device's key: the old device ends, and a new one begins under its name.
 ///
 /// # Errors
 /// [`FsError::NotFound`] for user or device, [`FsError::Exists`] for a key that was ever used,
@@ -81,7 +81,7 @@ pub fn rotate_device(
     insert_device(members, user, name, key)
 }
 
-/// Adds a group. Members are named as [`Membership::member_by_name`] has it: groups with an `@`.
+/// Adds a group. Members are named as for [`Membership::member_by_name`]: groups with an `@`.
 ///
 /// # Errors
 /// [`FsError::Exists`], [`FsError::NotFound`] for a member.
@@ -126,8 +126,8 @@ pub fn add_member(members: &mut Membership, group: &str, member: &str) -> Result
     if members.admit(group, member) { Ok(()) } else { Err(FsError::Exists) }
 }
 
-/// Takes a user, or an `@` group, out of a group. What devices of those who do not belong to it any more hold of it, or of
-/// groups around it, must be taken over by then.
+/// Removes a user, or an `@` group, from a group. Files of it, or of groups around it, that are in tables of
+/// devices of users who no longer belong to it must be taken over by then.
 ///
 /// # Errors
 /// [`FsError::NotFound`].
@@ -137,7 +137,7 @@ pub fn remove_member(members: &mut Membership, group: &str, member: &str) -> Res
     if members.expel(group, member) { Ok(()) } else { Err(FsError::NotFound) }
 }
 
-/// Limits what a user may store at the server; `None` ends the limit.
+/// Limits how much a user may store at the server, in bytes; `None` removes the limit.
 ///
 /// # Errors
 /// [`FsError::NotFound`].

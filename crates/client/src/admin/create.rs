@@ -19,28 +19,28 @@ use std::time::Duration;
 
 /// What is needed to create a file system.
 pub struct CreateConfig {
-    /// The server that will have it, and whose address comes first.
+    /// The server on which to create it; its address comes first in the file system's.
     pub server: ServerAddress,
-    /// Others that stand in for it: it is created on whichever takes it.
+    /// Servers that can take its place: the file system is created on the first that accepts it.
     pub others: Vec<ServerAddress>,
-    /// The superuser's key, which is that of device 0.
+    /// The superuser's key, which is device 0's.
     pub superuser: Arc<dyn KeyHolder>,
     /// Name of the file system.
     pub name: String,
     /// Name of its superuser.
     pub superuser_name: String,
-    /// Where the state of the superuser's key will be kept, also by later mounts.
+    /// Directory for the state of the superuser's key; later mounts use it, too.
     pub state_dir: PathBuf,
-    /// This machine's clock, nanoseconds since the epoch.
+    /// The time by this machine's clock, in nanoseconds since 1970.
     pub now_ns: i64,
-    /// How long to wait for the server at most.
+    /// Longest time to wait for the server.
     pub deadline: Duration,
 }
 
 /// Why a file system could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// This key is a superuser already, here or at the server.
+    /// This key is a superuser's already, here or at the server.
     #[error("a file system of this key exists already; use another superuser key for another file system")]
     Exists,
     /// The server does not let this key create file systems.
@@ -55,7 +55,7 @@ pub enum CreateError {
     /// The holder of the superuser's key does not sign.
     #[error("the superuser's key cannot be used: {0}")]
     Key(String),
-    /// The server answered something else.
+    /// The server gave an unexpected answer.
     #[error("the server refused: {0}")]
     Refused(String),
     /// Servers that were named together have different keys.
@@ -64,7 +64,7 @@ pub enum CreateError {
          refused by the other. Name servers that have one key (docs/growing.md), or one server"
     )]
     NotOneGroup(String, String),
-    /// The state of the superuser's key could not be kept.
+    /// The state of the superuser's key could not be saved.
     #[error("the state could not be kept in {0}: {1}")]
     State(PathBuf, String),
 }
@@ -74,7 +74,8 @@ impl From<RpcError> for CreateError {
         match error {
             RpcError::Server(ServerError::Exists) => CreateError::Exists,
             RpcError::Server(ServerError::NotAllowed(why)) => CreateError::NotAllowed(why),
-            // Another server has it, or the order is not to be reached: for the next one, or for later.
+            // Another server has it, or the order cannot be reached now: the next server, or a later attempt,
+            // may succeed.
             RpcError::Server(ServerError::Elsewhere(_) | ServerError::Busy) => {
                 CreateError::Unreachable(error.to_string())
             }
@@ -87,7 +88,8 @@ impl From<RpcError> for CreateError {
     }
 }
 
-/// Creates a file system on a server that is reached in any way and shows `server_key`, within `deadline`; its id.
+/// Creates a file system within `deadline`, on a server that is reached through `remote` and has
+/// `server_key`; returns its id.
 ///
 /// # Errors
 /// See [`CreateError`]. If the answer was lost, the same call with the same state finishes the work.
@@ -119,7 +121,7 @@ pub fn create_with(
             let effects = signer.found(key, deltas, config.now_ns, &tables).map_err(misuse)?;
             (signer, effects, allocator, server_keys)
         }
-        // Only an unfinished founding may be taken up again: the same bytes are sent, with the same blocks.
+        // Only an unfinished founding may be continued: the same bytes are sent, with the same blocks.
         Some(found) => {
             let mut signer = Signer::restore(&found.signer)
                 .map_err(|error| CreateError::State(config.state_dir.clone(), error.to_string()))?;
@@ -136,7 +138,7 @@ pub fn create_with(
                         .to_owned(),
                 ));
             }
-            // Another server than the first time: its list takes the place of the first one's.
+            // If the server is another one than the first time, its list of keys replaces the first one's.
             let server_keys = match &signer.floor().server_keys {
                 Some(known) if known.value.keys == [server_key] => known.clone(),
                 Some(known) => list_of_keys(known.value.sequence + 1)?,
@@ -196,7 +198,7 @@ fn misuse(error: Misuse) -> CreateError {
 type FoundingPlan =
     (Vec<holdfast_protocol::certificate::Delta>, holdfast_protocol::signer::Tables, Allocator);
 
-/// The operation that an unfinished founding has signed.
+/// The certificate that an unfinished founding has signed.
 fn founding_certificate(effects: &[Effect]) -> Option<&Certificate> {
     effects.iter().find_map(|effect| match effect {
         Effect::Send(request) => match &**request {
@@ -207,7 +209,7 @@ fn founding_certificate(effects: &[Effect]) -> Option<&Certificate> {
     })
 }
 
-/// The root directory and the membership.
+/// The plan of the founding operation: the root directory and the membership.
 fn founding_plan(
     blocks: &Arc<MemoryBlocks>,
     membership: Membership,

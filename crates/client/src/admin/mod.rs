@@ -1,12 +1,12 @@
-//! The superuser's work: creating a file system, and changing who takes part in it.
+//! The superuser's work: creating a file system, and changing its membership.
 //!
 //! A change of membership is an operation of device 0 like any other, so it has a place in the order: what a
 //! removed device signed before it stays valid, and nothing after it.
 //!
-//! Attack answered: somebody who is put out of a group keeps the files that his devices hold, and goes on
-//! changing them in his own table. So those files are taken over (*adopted*) by device 0 in the operation that
-//! puts him out; and readers refuse a file whose holder may not write it, so anything left out would fail
-//! closed.
+//! Attack answered: a user who is removed from a group keeps the group's files that his devices have in their
+//! tables, and goes on changing them there. So device 0 takes those files over (*adopts* them) in the
+//! operation that removes him. And readers refuse a file that is in the table of a device that may not write
+//! it, so an overlooked file fails closed.
 
 mod adopt;
 pub mod changes;
@@ -27,7 +27,7 @@ use holdfast_crypto::PublicKey;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Whether a new user or group gets a directory of its name under the root.
+/// Whether a new user or group gets a directory of that name under the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Home {
     /// `/NAME`, owned by the new user or group.
@@ -36,12 +36,12 @@ pub enum Home {
     None,
 }
 
-/// What a change led to that may have put people out of groups.
+/// The result of a change that may have removed users from groups.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupDepartures {
-    /// Files of groups that were taken over from those who left them.
+    /// Number of groups' files that were taken over from users who left.
     pub adopted: usize,
-    /// Groups, and who ceased to belong to each, directly or by a group within it; by name.
+    /// Groups, each with the users who left it, directly or through a group within it; by name.
     pub left: Vec<(String, Vec<String>)>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// The membership now, sequenced after this call.
+    /// The membership in force, in a view ordered after this call began.
     ///
     /// # Errors
     /// As [`Engine::fetch`].
@@ -111,7 +111,7 @@ impl<'a> Admin<'a> {
         self.change(move |members| changes::add_device(members, &user, &name, key))
     }
 
-    /// Removes a device; nothing it signs from now on counts. What it wrote stays.
+    /// Removes a device; nothing it signs from then on counts. What it wrote stays.
     ///
     /// # Errors
     /// [`FsError::NotFound`], [`FsError::NotPermitted`] for device 0; as [`Engine::modify`].
@@ -120,9 +120,9 @@ impl<'a> Admin<'a> {
         self.change(move |members| changes::remove_device(members, &user, &name))
     }
 
-    /// Puts a new key in the place of a device's, in one operation: at its place in the order the old one ends and the
-    /// new one begins, under the same name. To the protocol it is another device, with numbers of its own; so what the
-    /// old one wrote stays its, and is taken over file by file when it is next written.
+    /// Replaces a device's key in one operation: at that place in the order, the old key ends and the new one
+    /// begins, under the same name. For the protocol this is another device with its own numbers. So what the
+    /// old one wrote stays in the old one's table, and is taken over file by file when it is next written.
     ///
     /// # Errors
     /// [`FsError::NotFound`] for user or device, [`FsError::Exists`] for a key that was ever used,
@@ -132,7 +132,7 @@ impl<'a> Admin<'a> {
         self.change(move |members| changes::rotate_device(members, &user, &name, key))
     }
 
-    /// Adds a group. Members are named as [`Membership::member_by_name`] has it: groups with an `@`.
+    /// Adds a group. Members are named as for [`Membership::member_by_name`]: groups with an `@`.
     ///
     /// # Errors
     /// [`FsError::Exists`], [`FsError::NotFound`] for a member, [`FsError::Invalid`]; as [`Engine::modify`].
@@ -150,8 +150,8 @@ impl<'a> Admin<'a> {
         Ok(id)
     }
 
-    /// Removes a group. What it owns stays readable and can no longer be changed. Who belonged to other groups by it
-    /// does no more, and loses what they hold of those.
+    /// Removes a group. Its files stay readable and can no longer be changed. Users who belonged to other
+    /// groups only through it leave those groups, and lose the files of those groups that their devices have.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
@@ -163,15 +163,15 @@ impl<'a> Admin<'a> {
     /// Makes a user, or an `@` group, a member of a group.
     ///
     /// # Errors
-    /// [`FsError::NotFound`], [`FsError::Exists`], [`FsError::Invalid`] if groups would be within each other in a circle
-    /// or too deep; as [`Engine::modify`].
+    /// [`FsError::NotFound`], [`FsError::Exists`], [`FsError::Invalid`] if groups would contain each other in
+    /// a circle or too deeply; as [`Engine::modify`].
     pub fn add_member(&self, group: &str, member: &str) -> Result<(), FsError> {
         let (group, member) = (group.to_owned(), member.to_owned());
         self.change(move |members| changes::add_member(members, &group, &member))
     }
 
-    /// Takes a user, or an `@` group, out of a group. What devices of those who do not belong to it any more hold of
-    /// it, or of groups around it, is taken over.
+    /// Removes a user, or an `@` group, from a group. Files of it, or of groups around it, that are in tables
+    /// of devices of users who no longer belong to it are taken over.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
@@ -180,7 +180,7 @@ impl<'a> Admin<'a> {
         adopt::change(self.engine, move |members| changes::remove_member(members, &group, &member))
     }
 
-    /// Limits what a user may store at the server; `None` ends the limit.
+    /// Limits how much a user may store at the server, in bytes; `None` removes the limit.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
@@ -216,7 +216,7 @@ impl<'a> Admin<'a> {
     }
 }
 
-/// Makes `/NAME`, owned by a principal that is in force already. Does nothing if it is there.
+/// Makes `/NAME`, owned by an existing principal. Does nothing if the principal has it already.
 fn make_home(engine: &Engine, owner: PrincipalId, name: &str, now_ns: i64) -> Result<(), FsError> {
     let name = name.as_bytes().to_vec();
     let edit = move |changes: &mut dyn Changes| {

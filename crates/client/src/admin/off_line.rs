@@ -1,14 +1,15 @@
-//! Changes of the membership with a superuser's key that is kept off line: prepared by any member's device, signed where the
-//! key is, submitted by any device that stays a member. What travels in between is one file, a [`SigningRequest`].
+//! Changes of the membership with a superuser's key that is stored off line. A change is prepared by any
+//! member's device, signed where the key is, and submitted by any device that stays a member. In between it
+//! is one file, a [`SigningRequest`].
 //!
 //! ```text
 //! magic "hfchange" | format u8 (1) | url string | body of the present membership's block bytes
 //!                  | change (holdfast_protocol::warrant) | home? (principal, name) | signature?      borsh
 //! ```
 //!
-//! Attack answered: the file is carried by hand, and whoever carries it, or prepared it, may have altered it. What is signed
-//! is told from the file's own contents, completely ([`SigningRequest::words`]); what follows something else than the
-//! membership in force is worth nothing.
+//! Attack answered: the file is carried by hand, and a person who carries or prepares it may alter it. What
+//! will be signed is described completely from the file's own content ([`SigningRequest::words`]); and a
+//! change that does not follow the membership in force is worthless.
 
 use super::adopt::{self, Leavers};
 use super::make_home;
@@ -31,23 +32,24 @@ use std::time::{Duration, Instant};
 
 const MAGIC: &[u8; 8] = b"hfchange";
 const FORMAT: u8 = 1;
-/// Longest file: two memberships, and little else.
+/// Longest file in bytes: two memberships, and little else.
 pub const FILE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize + 4096;
-/// Longest server address (URL) in a change file, in bytes.
+/// Longest address (URL) in a change file, in bytes.
 const URL_BYTES_MAX: usize = 1024;
-/// For how long a change waits for others to end.
+/// How long a submission waits for other changes to finish.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A change that waits for the superuser's signature, or has it.
+/// A change of the membership that the superuser has signed or is asked to sign.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SigningRequest {
     /// The file system's address.
     pub url: String,
-    /// The membership that it follows.
+    /// The membership that the change follows.
     pub present: Membership,
-    /// What the superuser signs.
+    /// The change that the superuser signs.
     pub change: Change,
-    /// Whose directory to make under the root once it is in force. Not signed: it gives nobody anything.
+    /// The user or group for which to make a directory under the root once the change is in force. Not
+    /// signed, since it gives nobody any rights.
     pub home: Option<(PrincipalId, String)>,
     /// The superuser's signature, once there is one.
     pub signature: Option<Signature>,
@@ -63,16 +65,16 @@ struct ChangeFile {
     signature: Option<Signature>,
 }
 
-/// Why a file is not what it should be.
+/// Why a change file is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeFileError {
-    /// It is no change file, or it is damaged.
+    /// It is not a change file, or it is damaged.
     #[error("this is no change of a membership, or it is damaged: {0}")]
     Malformed(String),
     /// It was written by a later version of this program.
     #[error("it is of format {0}, and this program knows up to {FORMAT}; use a newer holdfast")]
     Newer(u8),
-    /// It was altered since it was signed.
+    /// It was altered after it was signed.
     #[error(
         "the signature in it is not the superuser's for this change: it was altered, or signed with another key"
     )]
@@ -94,7 +96,7 @@ impl SigningRequest {
         Ok([&MAGIC[..], &encode(&(FORMAT, written))].concat())
     }
 
-    /// From a file: whole, consistent in itself, and properly signed if at all.
+    /// Decodes a file and checks that it is complete, consistent and, if signed, validly signed.
     ///
     /// # Errors
     /// See [`ChangeFileError`].
@@ -162,27 +164,27 @@ impl SigningRequest {
         self.change.next.dated(self.change.version.saturating_add(1))
     }
 
-    /// What it changes, completely, in plain words; empty if it changes nothing.
+    /// A complete description of the change, one line for each part; empty if it changes nothing.
     pub fn words(&self) -> Vec<String> {
         words(&self.present, &self.next())
     }
 
-    /// For each group the users who cease to belong to it by this change.
+    /// For each group, the users who leave it by this change.
     fn leavers(&self) -> Leavers {
         adopt::leavers(&self.present, &self.next())
     }
 
-    /// Signs it, wherever the superuser's key is.
+    /// Signs the change with the superuser's key, wherever that is.
     ///
     /// # Errors
-    /// See [`SignError`]: also if another change was signed to follow the same membership.
+    /// See [`SignError`]; one reason is that another change was signed to follow the same membership.
     pub fn sign(&mut self, superuser: &dyn KeyHolder) -> Result<(), SignError> {
         self.signature = Some(Signed::by(self.change.clone(), superuser)?.signature);
         Ok(())
     }
 }
 
-/// Says in words what changes from `before` to `after`.
+/// Describes what changes from `before` to `after`.
 fn words(before: &Membership, after: &Membership) -> Vec<String> {
     let mut lines = Vec::new();
     let user = |id: &UserId| match after.users.get(id) {
@@ -226,7 +228,8 @@ fn words(before: &Membership, after: &Membership) -> Vec<String> {
             lines.push(format!("group {} is called {} from then on", then.name, now.name));
         }
         if !then.removed && now.removed {
-            // Users who belonged to it by groups within it become its direct members, and those groups leave it.
+            // Users who belonged to it through groups within it become its direct members, and those groups
+            // leave it.
             lines.push(format!("group {} is removed; what it wrote stays", now.name));
             if now.groups.is_empty() && now.members == *before.effective_members(*id) {
                 continue;
@@ -288,7 +291,7 @@ fn words(before: &Membership, after: &Membership) -> Vec<String> {
 /// Prepares a change of the membership in force, in the view that the server shows now.
 ///
 /// # Errors
-/// The edit's own; as [`Engine::modify`].
+/// Those of the edit; as [`Engine::modify`].
 pub fn prepare(
     engine: &Engine,
     url: String,
@@ -312,20 +315,20 @@ pub fn prepare(
     Ok(SigningRequest { url, present: (*present).clone(), change, home, signature: None })
 }
 
-/// What became of a change that was submitted.
+/// The result of submitting a change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubmitReport {
-    /// Files of groups that were taken over from those who left.
+    /// Number of groups' files that were taken over from users who left.
     pub adopted: usize,
-    /// The directory that was to be made and could not be by this device, and why not.
+    /// The directory that was requested and that this device could not make, with the reason.
     pub no_home: Option<String>,
 }
 
-/// Brings a signed change into the order, as an operation of this device.
+/// Submits a signed change as an operation of this device.
 ///
 /// # Errors
-/// [`FsError::Expired`] if another change came between; [`FsError::NotPermitted`] if another device must submit it; as
-/// [`Engine::modify`].
+/// [`FsError::Expired`] if another change came first; [`FsError::NotPermitted`] if another device must submit
+/// it; as [`Engine::modify`].
 pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<SubmitReport, FsError> {
     let signature = request.signature.ok_or_else(|| FsError::Invalid("it is not signed".to_owned()))?;
     let leavers = request.leavers();
@@ -375,13 +378,13 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
     Ok(SubmitReport { adopted, no_home })
 }
 
-/// The id that changes name as their file system.
+/// The id that changes name as their file system: that of the latest epoch.
 fn epoch_of(members: &Membership) -> Digest {
     epoch::latest(members.devices[&DeviceId::SUPERUSER].key.file_system_id(), &members.restores)
 }
 
-/// Whether the change follows what is in force now; not if only its directory is left to be made. Otherwise says what came
-/// between.
+/// Whether the change follows the membership in force. `false`: it is in force already, and only its
+/// directory must still be made. Otherwise the error describes the changes in between.
 fn is_due(engine: &Engine, request: &SigningRequest) -> Result<bool, FsError> {
     let result = Arc::new(Mutex::new(None));
     let slot = result.clone();

@@ -1,7 +1,8 @@
-//! Where a file system is created: at whichever of several servers takes it, and what its members are told of the others.
+//! Creates a file system at whichever of several servers accepts it, and finds the servers that stand in for
+//! that one.
 //!
-//! Servers that stand in for each other have one key. Named together, servers with different keys would make an address of
-//! which a part leads nowhere, so that is refused before anything is signed.
+//! Servers that stand in for each other have the same key. Servers with different keys, named together, would
+//! make an address of which a part leads nowhere; so this is refused before anything is signed.
 
 use super::create::{CreateConfig, CreateError, create_with};
 use crate::interrupt;
@@ -13,21 +14,21 @@ use holdfast_rpc::{Address, Connector, ServerAddress, Transport};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long several servers are waited for at a time: one that is down does not keep the others.
+/// How long to wait for several servers at a time, so that one that is down does not delay the others.
 const GREETING_PATIENCE: Duration = Duration::from_secs(3);
-/// How long one of several may take before the next is asked. Asking twice does no harm.
+/// How long one of several servers may take before the next is asked. Asking twice does no harm.
 const TURN: Duration = Duration::from_secs(15);
-/// How long to wait for a server's answer about which servers stand in for it.
+/// How long to wait for a server's answer about servers that stand in for it.
 const TELLING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a new file system was created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewFileSystem {
-    /// Its address: the servers that were named, then those that were told of.
+    /// Its address: the named servers, then the discovered ones.
     pub address: Address,
-    /// Servers that were not named and that the one which has it told of.
+    /// Servers that were not named, and that the server with the file system reported.
     pub discovered: Vec<ServerAddress>,
-    /// Servers that were named and did not answer: whether they have the same key is not known.
+    /// Named servers that did not answer; it is unknown whether they have the same key.
     pub unreached: Vec<ServerAddress>,
 }
 
@@ -48,7 +49,7 @@ pub fn create(config: CreateConfig) -> Result<Address, CreateError> {
     create_at(&config, &servers, &remotes, storage).map(|created| created.address)
 }
 
-/// [`create`] with a superuser's key that other processes have.
+/// Like [`create`], with a superuser's key that other processes have.
 ///
 /// # Errors
 /// See [`CreateError`].
@@ -62,7 +63,7 @@ pub fn create_by(config: &CreateConfig, processes: &Arc<Processes>) -> Result<Ne
     create_at(config, &servers, &remotes, storage)
 }
 
-/// The servers that were named, each once.
+/// The named servers, each once.
 fn named_servers(config: &CreateConfig) -> Vec<ServerAddress> {
     let mut servers = Vec::new();
     for server in std::iter::once(&config.server).chain(&config.others) {
@@ -139,7 +140,7 @@ fn connect_all(remotes: &[&dyn Remote], patience: Duration) -> Vec<Result<(), Cr
     })
 }
 
-/// Fails if the servers that were reached so far show different keys.
+/// Fails if the servers reached so far have different keys.
 fn check_same_key(servers: &[ServerAddress], remotes: &[&dyn Remote]) -> Result<(), CreateError> {
     let mut shown =
         servers.iter().zip(remotes).filter_map(|(server, remote)| Some((server, remote.server_key()?)));
@@ -150,8 +151,8 @@ fn check_same_key(servers: &[ServerAddress], remotes: &[&dyn Remote]) -> Result<
     }
 }
 
-/// The servers that stand in for this one, but for those named. No answer is no reason to fail: older servers know no
-/// such question.
+/// The servers that stand in for this one, without the named ones. A missing answer is not an error: older
+/// servers do not know the request.
 fn discover_servers(remote: &dyn Remote, named: &[ServerAddress]) -> Vec<ServerAddress> {
     let Ok(Response::Servers { own, others }) = remote.call(Request::Servers, TELLING_PATIENCE) else {
         return Vec::new();

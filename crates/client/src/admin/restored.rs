@@ -1,8 +1,8 @@
-//! The superuser's declaration that a server was put back to an older state (`holdfast_protocol::epoch`).
+//! The superuser's declaration that a server was restored to an older state (`holdfast_protocol::epoch`).
 //!
-//! One operation of device 0, the first of a new epoch, signed on the state that the server shows. It is not made by an
-//! engine: the superuser's device itself may have seen more than what is left, and takes the restore up with the same step.
-//! What breaks off is finished by the same call.
+//! It is one operation of device 0, the first of a new epoch, signed on the state that the server shows. It
+//! is not made by an engine: the superuser's device may itself have seen more than what is left, and takes up
+//! the restore in the same step. If a declaration is interrupted, the same call finishes it.
 
 use crate::engine::RestoreReport;
 use crate::engine::restored::{look, read, save};
@@ -30,15 +30,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What declaring a restore needs.
+/// What is needed to declare a restore.
 pub struct DeclareConfig {
     /// The file system, and its server.
     pub address: Address,
-    /// Where the state of the superuser's key is.
+    /// Directory of the state of the superuser's key.
     pub state_dir: PathBuf,
     /// The processes that have that key.
     pub processes: Arc<Processes>,
-    /// How long to wait for the server at most.
+    /// Longest time to wait for the server.
     pub deadline: Duration,
 }
 
@@ -57,7 +57,7 @@ pub enum DeclareError {
     /// The server cannot be reached.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
-    /// The server answered something else.
+    /// The server gave an unexpected answer.
     #[error("the server refused: {0}")]
     Refused(String),
     /// What the server shows is not an older state of this file system.
@@ -96,7 +96,7 @@ impl From<ProcessesError> for DeclareError {
     }
 }
 
-/// What a declaration will mean, to be confirmed.
+/// What a declaration will mean, for confirmation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeclarationPreview {
     /// Operations that are left at the server.
@@ -105,7 +105,8 @@ pub struct DeclarationPreview {
     pub seen: u64,
 }
 
-/// Declares that the server was put back to the state that it shows, once `confirm` agrees; `None` if it does not.
+/// Declares that the server was restored to the state that it shows, if `confirm` agrees; `None` if it does
+/// not.
 ///
 /// # Errors
 /// See [`DeclareError`].
@@ -116,7 +117,7 @@ pub fn declare_restore(
     let mut site = SuperuserDevice::open(config)?;
     let (reply, members) = site.look(0)?;
     if let Some(unfinished) = site.unfinished(&reply)? {
-        // The declaration was confirmed when it was begun: it only has to be finished.
+        // The declaration was confirmed when it was started: it only has to be finished.
         let restores = site.known_restores()?;
         let (size, declared_ns) = restores.last().map_or((0, 0), |last| (last.size, last.declared_ns));
         let next = Membership { restores, ..site.next(&members, &reply.view) };
@@ -141,7 +142,7 @@ pub fn declare_restore(
     let block = membership_block(&next)?;
     let tables = [(PrincipalId::Members, block.0)].into();
     let effects = site.signer.declare(&*config.processes, block.0, now_ns(), &tables)?;
-    // The key has gone over, and never goes back: nor do the leaves.
+    // The key has entered the new epoch and never goes back, so the leaves are truncated, too.
     if let Ok(mut leaves) = LeafFile::open(&config.state_dir)
         && let Err(error) = leaves.truncate(left.head())
     {
@@ -151,7 +152,7 @@ pub fn declare_restore(
     Ok(Some(report))
 }
 
-/// What became of a declaration that broke off.
+/// The state of an interrupted declaration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InterruptedDeclaration {
     /// The server does not have it, and still shows the state that it is of.
@@ -198,7 +199,7 @@ impl<'a> SuperuserDevice<'a> {
         DeclareError::State(self.config.state_dir.clone(), why.to_string())
     }
 
-    /// Makes sure, before anything is signed, that the server waits for this.
+    /// Checks, before anything is signed, that the server waits for a declaration.
     fn must_await(&self) -> Result<(), DeclareError> {
         match self.remote.call(Request::Holds, self.config.deadline) {
             Err(RpcError::Server(ServerError::AwaitsDeclaration))
@@ -208,7 +209,7 @@ impl<'a> SuperuserDevice<'a> {
         }
     }
 
-    /// The view that the server shows, once nothing in it is pending, and its membership.
+    /// The server's view without what is pending in it, and its membership.
     fn look(&self, log_size: u64) -> Result<(ViewReply, Membership), DeclareError> {
         let shown = look(&*self.remote, self.signer.floor(), log_size, self.config.deadline);
         let (mut reply, members) = shown.ok_or_else(|| {
@@ -220,12 +221,12 @@ impl<'a> SuperuserDevice<'a> {
         Ok((reply, members))
     }
 
-    /// All restores that the superuser has declared, as far as this device knows.
+    /// All restores that this device has recorded as declared.
     fn known_restores(&self) -> Result<Vec<Restore>, DeclareError> {
         read(&self.config.state_dir).map_err(|error| self.unusable(&error))
     }
 
-    /// Whether a declaration broke off that can be finished.
+    /// Whether there is an interrupted declaration that can be finished.
     fn unfinished(&self, reply: &ViewReply) -> Result<Option<InterruptedDeclaration>, DeclareError> {
         let (Some(certificate), Some(structure)) = self.signer.in_flight() else { return Ok(None) };
         let ours = epoch::latest(self.config.address.file_system, &self.known_restores()?);
@@ -255,7 +256,7 @@ impl<'a> SuperuserDevice<'a> {
         }
     }
 
-    /// Has the restore to this state signed; all of the file system with it.
+    /// Has the restore to this state signed; returns all restores of the file system, including this one.
     fn declare(&self, members: &Membership, view: &View) -> Result<Vec<Restore>, DeclareError> {
         let mut known = self.known_restores()?;
         if !known.starts_with(&members.restores) {
@@ -266,7 +267,7 @@ impl<'a> SuperuserDevice<'a> {
         }
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| self.unusable(&error))?;
-        // A declaration that broke off before the key entered the new epoch had no effect.
+        // A declaration that was interrupted before the key entered the new epoch had no effect.
         let mut refusal = None;
         for count in [known.len(), known.len().saturating_sub(1)] {
             let before = &known[..count];
@@ -291,7 +292,7 @@ impl<'a> SuperuserDevice<'a> {
         Err(DeclareError::Key(refusal.unwrap_or_default()))
     }
 
-    /// Takes the restore up: the superuser's device is the first to.
+    /// Takes up the restore; the superuser's device is the first to do so.
     fn take_up(&mut self, restores: &[Restore]) -> Result<(RemainingLog, RestoreReport), DeclareError> {
         let no_restore = |alarm: Alarm| DeclareError::NoRestore(Box::new(alarm));
         let old = self.signer.floor().clone();
@@ -317,7 +318,7 @@ impl<'a> SuperuserDevice<'a> {
         Ok((left, report))
     }
 
-    /// Keeps what is lost of what this device had seen.
+    /// Saves what is lost of the view that this device had accepted.
     fn report(&self, old: &Floor, last: &Restore, lost: RestoreLoss) -> RestoreReport {
         let (size, declared_ns) = (last.size, last.declared_ns);
         let mut report = RestoreReport { size, declared_ns, lost: lost.seen, own: lost.own, kept: None };
@@ -330,13 +331,13 @@ impl<'a> SuperuserDevice<'a> {
         report
     }
 
-    /// The membership in force at the server, at the version that the order will give it.
+    /// The membership in force at the server, with the version that the order will give it.
     fn next(&self, members: &Membership, view: &View) -> Membership {
         let version = last_vector(view).get(PrincipalId::Members).saturating_add(1);
         Membership { version, warrant: None, ..members.clone() }
     }
 
-    /// Does what the signer wants done; `blocks` go with the declaration.
+    /// Carries out the signer's effects; `blocks` are sent with the declaration.
     fn drive(&mut self, effects: Vec<Effect>, blocks: Vec<AddressedBlock>) -> Result<(), DeclareError> {
         let key = &*self.config.processes;
         let mut effects = std::collections::VecDeque::from(effects);

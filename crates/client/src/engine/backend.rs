@@ -1,4 +1,4 @@
-//! The engine as files see it ([`crate::backend`]).
+//! Implements the interface through which files use the engine ([`crate::backend`]).
 
 use super::{Engine, LockTarget, PastState, Pin, Snapshot};
 use crate::backend::{Backend, Guard, LeasedView, LookHook, ReadSet, Upload, UploadKind, Upstream};
@@ -128,7 +128,7 @@ impl Upstream for Engine {
     fn content_error(&self, file: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
         match inode.ihash(&self.store().digest_key()) {
             Ok(ihash) => self.judge(file, path, ihash, &error),
-            // An inode that came from the server can be encoded; one of our own making that cannot is refused
+            // An inode from the server can always be encoded; one made here that cannot be encoded is refused
             // before it is used.
             Err(misuse) => FsError::Invalid(misuse.to_string()),
         }

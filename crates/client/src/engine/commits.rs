@@ -1,4 +1,4 @@
-//! Which answered modifications are committed at the server: what `fsync` and `close` wait for.
+//! Tracks which acknowledged modifications are committed at the server; `fsync` and `close` wait for that.
 
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -6,10 +6,10 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Most lost tickets that are remembered, for callers that ask late.
+/// Most lost tickets remembered for callers that ask late.
 const LOST_MAX: usize = 1024;
 
-/// Tickets of operations that were answered before their second half was acknowledged.
+/// Tickets of operations whose callers were answered before the commit was acknowledged.
 #[derive(Default)]
 pub(super) struct Commits {
     state: Mutex<State>,
@@ -19,15 +19,15 @@ pub(super) struct Commits {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// Tickets not yet settled, with how many pieces of work each still has.
+    /// Open tickets, each with the number of modifications that are not settled.
     open: BTreeMap<u64, usize>,
     lost: BTreeMap<u64, FsError>,
-    /// Losses up to this ticket were reported by a flush.
+    /// Losses up to this ticket were already reported by a flush.
     reported: u64,
 }
 
 impl Commits {
-    /// A ticket for `pieces` answered modifications.
+    /// Opens a ticket for `pieces` acknowledged modifications.
     pub fn open(&self, pieces: usize) -> u64 {
         let mut state = self.state.lock();
         state.last += 1;
@@ -38,13 +38,13 @@ impl Commits {
         ticket
     }
 
-    /// All of a ticket's work is committed.
+    /// Settles a ticket: all of its modifications are committed.
     pub fn settle(&self, ticket: u64) {
         self.state.lock().open.remove(&ticket);
         self.changed.notify_all();
     }
 
-    /// One piece of work, done again, is committed (or needed no more), or lost.
+    /// Settles one modification that was made again: it is committed, no longer needed, or lost.
     pub fn settle_one(&self, ticket: u64, result: Result<(), FsError>) {
         let mut state = self.state.lock();
         if let Err(error) = result {
@@ -72,7 +72,7 @@ impl Commits {
         self.changed.notify_all();
     }
 
-    /// Waits until every ticket so far is settled. A loss is reported by one flush only.
+    /// Waits until every ticket so far is settled. Only one flush reports a loss.
     pub fn flush(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<(), FsError> {
         let mut state = self.state.lock();
         let target = state.last;

@@ -1,12 +1,16 @@
-//! The freshness monitor: how old the newest head is that witnesses co-signed, and what follows when it is too old.
+//! The freshness monitor: checks the age of the newest head that witnesses co-signed, and acts when it is too
+//! old.
 //!
-//! The attack: a server that keeps people apart for ever, each with a history that is true but incomplete. It can have
-//! only one of them co-signed ([`holdfast_checkpoint::head`]), so on all others the newest head grows old, and the mount
-//! does what its user has chosen: it warns, refuses changes, or stops.
+//! Attack answered: a server that separates members for ever, showing each a history that is true but
+//! incomplete. It can have only one of these histories co-signed ([`holdfast_checkpoint::head`]). So on all
+//! the others the newest head grows old, and the mount does what its user has chosen: it warns, refuses
+//! changes, or stops.
 //!
-//! Invariants: a head counts only within the log that this client has accepted; the age is computed when it is asked for,
-//! so a server that does not answer makes nothing younger; one that has been co-signed and is *not* within the accepted
-//! log freezes everything, with evidence. Whoever waits to be sent waits on while the head is too old: nothing is lost.
+//! Invariants:
+//! - A head counts only if it is within the log that this client has accepted.
+//! - The age is computed when it is needed, so a server that does not answer cannot make a head look younger.
+//! - A co-signed head that is *not* within the accepted log freezes everything, with evidence.
+//! - While the head is too old, edits that wait to be sent go on waiting: nothing is lost.
 
 use super::leases::now_ms;
 use super::queue::{QueuedEvent, SignerEvent};
@@ -26,14 +30,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long one question to the server may take.
+/// How long one request to the server may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a start waits for a first head, at most.
+/// Longest time for which a start waits for a first head.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// The longest and the shortest pause between questions.
+/// Longest and shortest pause between requests.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// Notes remembered, so that a server that signs two histories is convicted by its own hand.
+/// Most notes remembered. They prove that a server signed two different histories, if it does.
 const NOTES_MAX: usize = 64;
 
 /// What a mount does while the newest head is too old.
@@ -48,12 +52,13 @@ pub enum WhenStale {
     Stop,
 }
 
-/// Whom to believe about how old a head is, and what to do.
+/// The witnesses to trust, and what to do when a head is too old.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WitnessPolicy {
-    /// Keys of the witnesses that are trusted.
+    /// Keys of the trusted witnesses.
     pub witnesses: Vec<VerifierKey>,
-    /// How many of them must co-sign a head; `None`: so many that two quorums share more witnesses than may lie.
+    /// How many witnesses must co-sign a head. `None`: so many that any two quorums share more witnesses than
+    /// may be dishonest.
     pub quorum: Option<usize>,
     /// Age at which a head counts as stale.
     pub stale_after: Duration,
@@ -87,14 +92,14 @@ pub struct HeadStatus {
     pub vouching: usize,
     /// How many of them must have co-signed a head.
     pub quorum: usize,
-    /// What was wrong with the server's last answer.
+    /// The problem with the server's last answer, if there was one.
     pub trouble: Option<String>,
 }
 
-/// Called with each change between fresh and stale: whether it is stale now, and in words.
+/// Called when the head becomes stale or fresh again: whether it is stale now, and a text for the user.
 pub type StaleHook = Box<dyn Fn(bool, &str) + Send + Sync>;
 
-/// Watches how old the newest head is.
+/// Monitors the age of the newest head.
 pub(super) struct FreshnessMonitor {
     policy: WitnessPolicy,
     state: Mutex<State>,
@@ -123,13 +128,13 @@ impl FreshnessMonitor {
         self.state.lock().freshness.status(now_ms())
     }
 
-    /// What is to be refused now, and why; `None`: nothing.
+    /// The restriction now in force; `None` if nothing is refused.
     fn refuses(&self) -> Option<WhenStale> {
         (self.policy.when_stale != WhenStale::Warn && self.standing().is_stale)
             .then_some(self.policy.when_stale)
     }
 
-    /// Whether programs may read, as the age of the head goes.
+    /// Whether programs may read, as far as the age of the head decides.
     pub fn may_read(&self) -> Result<(), FsError> {
         match self.refuses() {
             Some(WhenStale::Stop) => Err(FsError::Outdated(self.words())),
@@ -137,7 +142,7 @@ impl FreshnessMonitor {
         }
     }
 
-    /// Whether programs may change anything, as the age of the head goes.
+    /// Whether programs may change anything, as far as the age of the head decides.
     pub fn may_change(&self) -> Result<(), FsError> {
         match self.refuses() {
             Some(WhenStale::Stop) => Err(FsError::Outdated(self.words())),
@@ -146,7 +151,8 @@ impl FreshnessMonitor {
         }
     }
 
-    /// Whether an operation may be made. What is kept to be sent waits as for a server that is away.
+    /// Whether an operation may be made. Edits that wait to be sent go on waiting, as for a server that is
+    /// away.
     pub fn may_operate(&self, changes: bool) -> Result<(), FsError> {
         match self.refuses() {
             Some(WhenStale::Stop) => Err(FsError::Unreachable(self.words())),
@@ -155,7 +161,7 @@ impl FreshnessMonitor {
         }
     }
 
-    /// Says in words how old the head is, and what to do about that.
+    /// A text that says how old the head is and what to do about it.
     fn words(&self) -> String {
         let status = self.status();
         let age = match status.age_s {
@@ -193,7 +199,7 @@ impl FreshnessMonitor {
         }
     }
 
-    /// Registers a hook, and tells it at once of a head that is too old already.
+    /// Registers a hook, and calls it at once if the head is already too old.
     pub fn on_change(&self, hook: StaleHook) {
         if self.state.lock().was_stale == Some(true) {
             hook(true, &self.words());
@@ -201,7 +207,7 @@ impl FreshnessMonitor {
         self.hooks.lock().push(hook);
     }
 
-    /// Asks until there is a fresh head, for a while.
+    /// Asks the server until there is a fresh head, for a limited time.
     pub fn begin(&self, shared: &Shared) {
         let end = Instant::now() + self.policy.stale_after.min(START_PATIENCE);
         while self.look(shared) && self.standing().is_stale && Instant::now() < end {
@@ -212,7 +218,7 @@ impl FreshnessMonitor {
         self.tell();
     }
 
-    /// The monitor's thread: asks the server for heads until it is stopped.
+    /// Body of the monitor's thread: asks the server for heads until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let pause = (self.policy.stale_after / 4).clamp(PAUSE_MIN, PAUSE_MAX);
         loop {
@@ -228,8 +234,8 @@ impl FreshnessMonitor {
         self.stop.ask();
     }
 
-    /// One question, and a second one on a newer view if the answer is old: what witnesses have signed lately may be
-    /// further than what was accepted here. `false`: everything is frozen.
+    /// Asks the server once; if the answer is old, fetches a newer view and asks again, because witnesses may
+    /// have signed a head beyond the accepted log. `false`: everything is frozen.
     fn look(&self, shared: &Shared) -> bool {
         if !self.ask(shared) {
             return false;
@@ -306,7 +312,7 @@ impl FreshnessMonitor {
         shared.freeze_for_good(report);
     }
 
-    /// Calls the hook when the head has become stale or fresh.
+    /// Calls the hooks if the head has become stale or fresh.
     fn tell(&self) {
         let is_stale = self.standing().is_stale;
         let changed = {
@@ -328,9 +334,9 @@ impl FreshnessMonitor {
 }
 
 impl Shared {
-    /// Has the signer look at the present view, ordering nothing.
+    /// Makes the signer fetch the present view, without an operation.
     pub fn look(&self, patience: Duration) {
-        // The signer would wait for a server that is away, and everybody for the signer.
+        // Otherwise the signer would wait for an absent server, and everybody else for the signer.
         if !self.remote.is_connected() {
             return;
         }
@@ -340,7 +346,7 @@ impl Shared {
         }
     }
 
-    /// Freezes, and has it remembered over restarts.
+    /// Freezes the engine, and saves that it is frozen, so that restarts find it.
     pub fn freeze_for_good(&self, report: FrozenReport) {
         let (done, told) = std::sync::mpsc::channel();
         if self.queue.push_event(QueuedEvent { event: SignerEvent::Froze(Box::new(report.clone())), done }) {

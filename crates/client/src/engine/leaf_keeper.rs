@@ -1,9 +1,9 @@
-//! Keeps the leaves of the log of updates on this machine ([`crate::rebuild::leaves`]), so that a lost server can be
-//! rebuilt and prove to every device that it shows a longer log of the same operations.
+//! Stores the leaves of the log of updates on this machine ([`crate::rebuild::leaves`]), so that a lost
+//! server can be rebuilt and can prove to every device that its log extends the one before.
 //!
-//! What views show is noted when they are accepted, own operations with that: it is there even if the server is lost in the
-//! next moment. Now and then the gaps are asked for, and all of it is held against the head that was accepted. Nothing
-//! waits for this, and what goes wrong here is only logged.
+//! The leaves in a view are noted when it is accepted, including those of this device's operations; so they
+//! are there even if the server is lost a moment later. From time to time, missing leaves are requested, and
+//! all leaves are checked against the accepted head. Nothing waits for this, and errors are only logged.
 
 use super::shared::Shared;
 use super::stop::Stop;
@@ -17,10 +17,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the keeper looks for new leaves, and how soon at first.
+/// Pause between looks for new leaves, and the pause before the first look.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-/// The longest pause while leaves cannot be had.
+/// Longest pause while leaves cannot be fetched.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// How long one request for leaves may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) struct LeafKeeper {
 
 struct LeafKeeperState {
     file: LeafFile,
-    /// Numbers of leaves behind the verified ones that this process has written.
+    /// Numbers of leaves after the verified ones that this process has written.
     noted: BTreeSet<u64>,
 }
 
@@ -42,26 +42,26 @@ impl LeafKeeper {
         Ok(LeafKeeper { kept: Mutex::new(kept), stop: Stop::default() })
     }
 
-    /// Notes the leaf of a view that was accepted.
+    /// Notes the leaves of an accepted view.
     pub fn note(&self, floor: &Floor) {
         if let Err(error) = self.kept.lock().note(floor) {
             tracing::debug!(%error, "leaves of the log could not be kept");
         }
     }
 
-    /// Whether a head is in the past of those kept; `None` where not all of them up to it are known.
+    /// Whether a head is in the past of the stored leaves; `None` if not all leaves up to it are stored.
     pub fn is_past(&self, head: LogHead) -> io::Result<Option<bool>> {
         self.kept.lock().file.is_past(head)
     }
 
-    /// Forgets all behind a head, after a restore of the server.
+    /// Drops all leaves after a head, following a restore of the server.
     pub fn truncate(&self, head: LogHead) -> io::Result<()> {
         let mut kept = self.kept.lock();
         kept.noted.retain(|at| *at < head.size);
         kept.file.truncate(head)
     }
 
-    /// The keeper's thread: asks the server for missing leaves until it is stopped.
+    /// Body of the keeper's thread: asks the server for missing leaves until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pause = PAUSE_FIRST;
         while !self.stop.pause(pause) {

@@ -1,58 +1,61 @@
-//! Chooses the leases that the next operation asks for. A lease saves a round trip each time something is read under it,
-//! and costs whoever changes it a round trip for the recall.
+//! Chooses the leases that the next operation requests. A lease saves a round trip each time something is
+//! read under it, and costs a device that changes the file a round trip for the recall.
 //!
-//! - Usually a lease covers all that a user or group owns. After a recall the next operation asks for it again.
-//! - If it was recalled before [`WORTH`] reads, single files are asked for instead, for 5 s to 60 s, doubling.
-//! - A file that others have just changed is not asked for at all for 2 s to 60 s, unless it is read [`HOT_LOOKS`] times.
+//! - Usually, a lease of all files of a user or group is requested. After a recall, the next operation
+//!   requests it again.
+//! - If it was recalled before it had served [`WORTH`] reads, single files are requested instead, for 5 s to
+//!   60 s, doubling with each such recall.
+//! - A file that another device has just changed is not requested at all for 2 s to 60 s, unless it is read
+//!   [`HOT_LOOKS`] times.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_protocol::leases::{Backoff, LEASE_REQUESTS_MAX, RecalledLeases, Scope};
 use std::collections::{BTreeSet, HashMap};
 
-/// A lease of all that somebody owns under which less was answered than this was not worth its recall.
+/// A lease of all files of a user or group must serve this many answers to be worth its recall.
 const WORTH: u64 = 8;
-/// Shortest time for which single files are asked for after such a recall, in milliseconds.
+/// Shortest time for which single files are requested after a recall that came too soon, in milliseconds.
 const FINE_MS_MIN: u64 = 5_000;
 /// Longest such time, in milliseconds.
 const FINE_MS_MAX: u64 = 60_000;
 
-/// Shortest time for which a file is not asked for after a recall, in milliseconds.
+/// Shortest time for which a file is not requested after its lease was recalled, in milliseconds.
 const HOT_MS_MIN: u64 = 2_000;
 /// Longest such time, in milliseconds.
 const HOT_MS_MAX: u64 = 60_000;
-/// A file that was looked at so often since is asked for all the same.
+/// A file that was read this often since its recall is requested all the same.
 const HOT_LOOKS: u32 = 8;
-/// Most files of which that is remembered.
+/// Most files remembered as recently recalled.
 const HOT_MAX: usize = 4096;
 
-/// For so long after a change a device is assumed to be about to change the file again, in milliseconds.
+/// For so long after a change, this device is assumed to be about to change the file again, in milliseconds.
 const EDITED_MS: u64 = 1_000;
-/// Most files of which that is remembered.
+/// Most files remembered as recently changed.
 const EDITED_MAX: usize = 8192;
 
-/// Files that were read without a lease, and which leases of them to ask for.
+/// Which leases to request: collected from files that were read without one.
 #[derive(Default)]
 pub(super) struct LeaseRequests {
     wanted: BTreeSet<Scope>,
-    /// Files that are likely to be looked at next, at most [`LEASE_REQUESTS_MAX`]: leases of them are worth having, and
-    /// not worth calling others back for.
+    /// Files that are likely to be read next, at most [`LEASE_REQUESTS_MAX`]. Leases of them are useful, but
+    /// not worth a recall from another device.
     ahead: BTreeSet<Handle>,
-    /// Users and groups whose files are asked for one by one.
+    /// Users and groups whose files are requested one by one for a while.
     fine: HashMap<PrincipalId, Backoff>,
-    /// Number of answers under leases of all that a user or group owns, since the last recall.
+    /// For each user and group: number of answers under leases of all their files, since the last recall.
     answered: HashMap<PrincipalId, u64>,
-    /// Files that are not asked for, and how often each was looked at since it was recalled.
+    /// Files that are not requested for a while, and how often each was read since its recall.
     hot: HashMap<Handle, (Backoff, u32)>,
-    /// Files that were changed here, when last, and by how many operations in a row.
+    /// Files that were changed here: when last, and by how many operations in a row.
     edited: HashMap<Handle, (u64, u32)>,
 }
 
 impl LeaseRequests {
-    /// A file is read without a lease: the next operation is to bring one. Of those that nobody has come to ask for,
-    /// one message's worth is remembered.
+    /// Notes that a file was read without a lease, so that the next operation requests one. At most as many
+    /// scopes are remembered as one operation may request.
     pub fn want(&mut self, file: Handle, now_ms: u64) {
         let is_fine = self.fine.get(&file.principal).is_some_and(|spell| spell.lasts(now_ms));
-        // The server refuses an operation that asks for more.
+        // The server refuses an operation that requests more.
         let takes = if is_fine { 1 } else { 2 };
         if self.wanted.len() + takes > LEASE_REQUESTS_MAX || (is_fine && self.is_hot(&file, now_ms)) {
             return;
@@ -60,30 +63,31 @@ impl LeaseRequests {
         if !is_fine {
             self.wanted.insert(Scope::Principal(file.principal));
         }
-        // Where others work in the same user's or group's files, this is what can be had; and it says what is read.
+        // Where other devices work in files of the same user or group, only this can be granted. It also
+        // names the file as read.
         self.wanted.insert(Scope::File(file));
     }
 
-    /// Adds a file to those that the next operation that only looks asks leases of, if there is room.
+    /// Adds a file to those of which the next operation that only reads requests leases, if there is room.
     pub fn want_ahead(&mut self, file: Handle) {
         if self.ahead.len() < LEASE_REQUESTS_MAX {
             self.ahead.insert(file);
         }
     }
 
-    /// Takes the files that [`want_ahead`](Self::want_ahead) added, for an operation that only looks.
+    /// Takes the files added by [`want_ahead`](Self::want_ahead), for an operation that only reads.
     pub fn take_ahead(&mut self) -> Vec<Handle> {
         std::mem::take(&mut self.ahead).into_iter().collect()
     }
 
-    /// Whether others have just changed a file, which is looked at once more.
+    /// Whether another device has changed a file recently. Counts this read of it.
     fn is_hot(&mut self, file: &Handle, now_ms: u64) -> bool {
         let Some((spell, looks)) = self.hot.get_mut(file) else { return false };
         *looks += 1;
         spell.lasts(now_ms) && *looks < HOT_LOOKS
     }
 
-    /// Something about a file was answered under a lease.
+    /// Counts an answer about a file that was given under a lease.
     pub fn answered(&mut self, file: Handle) {
         *self.answered.entry(file.principal).or_default() += 1;
     }
@@ -104,8 +108,9 @@ impl LeaseRequests {
         self.edited.get(file).is_some_and(|(at_ms, _)| now_ms < *at_ms + EDITED_MS)
     }
 
-    /// Whether what is in a directory that is changed now is to be asked for with it: with the first change in a row,
-    /// and, as others may have had it then, with the second, third, fifth, ninth and so on.
+    /// Whether leases of the files in a directory should be requested with the present change of it: with the
+    /// first change in a row; with the second, because other devices may have held the files before; then
+    /// with the third, fifth, ninth and so on.
     pub fn wants_siblings(&self, directory: &Handle, now_ms: u64) -> bool {
         !self.is_edited(directory, now_ms) || self.edited[directory].1.is_power_of_two()
     }
@@ -115,14 +120,14 @@ impl LeaseRequests {
         std::mem::take(&mut self.wanted).into_iter().collect()
     }
 
-    /// Puts back scopes that were taken and have not been asked for.
+    /// Puts back scopes that were taken but not requested.
     pub fn put_back(&mut self, scopes: Vec<Scope>) {
         let room = LEASE_REQUESTS_MAX.saturating_sub(self.wanted.len());
         self.wanted.extend(scopes.into_iter().take(room));
     }
 
-    /// Something was recalled. A server that ends, or forgot, takes all at once, and so does one that gives the
-    /// delegation to the next; that says nothing of others' changes.
+    /// Learns from a recall. A server that ends, or that has lost its memory, takes back everything at once,
+    /// and so does one that passes the delegation on; that says nothing about other devices' changes.
     pub fn recalled(&mut self, dropped: &RecalledLeases, now_ms: u64) {
         if dropped.everything || dropped.delegation {
             return;
@@ -154,8 +159,9 @@ mod tests {
     use super::*;
     use holdfast_content::UserId;
 
-    /// Proves: however many files of however many owners are looked at, no operation asks for more than one may carry:
-    /// the server would refuse it, and its caller would hear of a refusal that has nothing to do with what it does.
+    /// Proves: however many files of however many owners are read, no operation requests more than one may
+    /// carry. Otherwise the server would refuse it, with an error that has nothing to do with what the caller
+    /// does.
     #[test]
     fn requests_fit_an_operation() {
         for others in 1..6 {
@@ -177,8 +183,9 @@ mod tests {
         }
     }
 
-    /// Proves: what is looked at ahead is asked for once, by itself, since what is asked for otherwise counts as read,
-    /// and whoever holds it is waited for; and it is never more than an operation may carry.
+    /// Proves: files requested ahead are requested once, and separately, because ordinarily requested files
+    /// count as read and make the operation wait for their holders; and there are never more than an
+    /// operation may carry.
     #[test]
     fn what_comes_next_is_not_read() {
         let mut requests = LeaseRequests::default();
@@ -188,8 +195,8 @@ mod tests {
         assert_eq!(requests.take_ahead(), []);
     }
 
-    /// Proves: what is in a directory is asked for with the first change there, and seldom with those that follow at
-    /// once.
+    /// Proves: leases of the files in a directory are requested with the first change in it, and seldom with
+    /// those that follow at once.
     #[test]
     fn siblings_are_requested_now_and_then() {
         let mut requests = LeaseRequests::default();
@@ -212,9 +219,10 @@ mod tests {
         RecalledLeases { scopes: vec![scope], ..RecalledLeases::default() }
     }
 
-    /// Proves: a whole user is asked for again after each recall that came once it had saved something, and single
-    /// files for a while after one that came before, for longer each time that others go on, and not those that others
-    /// have just changed; what the server takes back by itself changes nothing; what is remembered is bounded.
+    /// Proves: all files of a user are requested again after a recall that came once the lease had saved
+    /// something. After a recall that came sooner, single files are requested for a while, longer each time,
+    /// except files that others have just changed. What the server takes back on its own account has no
+    /// influence. The number of remembered requests is bounded.
     #[test]
     fn coarse_then_fine() {
         let mut requests = LeaseRequests::default();

@@ -1,9 +1,11 @@
-//! The leases of this run: what may be read from the newest accepted view without asking.
+//! The leases of this run: they decide what may be read from the newest accepted view without asking the
+//! server.
 //!
-//! Decided by [`LeaseHolder`]; this module keeps the time, carries recalls out in their order (stop serving, tell
-//! whoever keeps copies, acknowledge), and knows the two cases in which even a lease does not make the newest accepted
-//! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
-//! its COMMIT for so long that the server may have declared it dead.
+//! [`LeaseHolder`] makes the decisions. This module supplies the time and carries out recalls in their order:
+//! stop serving, notify the hooks that keep copies, acknowledge. And it handles two cases in which even under
+//! a lease the newest accepted view may not be current: an operation whose caller already has its answer must
+//! be made again; or an operation has waited so long for its COMMIT that the server may have declared it
+//! dead.
 
 use super::lease_requests::LeaseRequests;
 use super::shared::Shared;
@@ -18,19 +20,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Longest time for which the server holds one question for recalls, in milliseconds.
+/// Longest time for which the server holds a request for recalls, in milliseconds.
 const AWAIT_MS: u32 = 50_000;
-/// How much longer than that its answer may take.
+/// How much longer than that the answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For how long who has looked at something that another device held exclusively is taken to work where that one does, in
-/// milliseconds.
+/// For so long after it has read something that another device held exclusively, this device counts as
+/// working in the same files, in milliseconds.
 const CONTENDED_MS: u64 = 1_000;
-/// Pauses after questions without an answer.
+/// Pauses after requests without an answer.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
-/// How long the end of this run may wait for the server to hear of it.
+/// How long the end of this run may wait for the server to take note of it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Called with what a recall took away, which is not served any more; the recall is acknowledged when it returns.
+/// Called with the leases that a recall took away; nothing is served under them any more. When the hook
+/// returns, the recall is acknowledged.
 pub type RecallHook = Box<dyn Fn(&RecalledLeases) + Send + Sync>;
 
 /// Leases of one engine.
@@ -42,9 +45,9 @@ pub(super) struct Leases {
     /// Operations that must be made again although their callers have their answers.
     redone: Arc<AtomicUsize>,
     hooks: Mutex<Vec<RecallHook>>,
-    /// Times that something was answered under a lease.
+    /// Number of answers given under a lease.
     pub reads: AtomicU64,
-    /// Number of recalls that were carried out.
+    /// Number of recalls carried out.
     pub recalls: AtomicU64,
 }
 
@@ -53,16 +56,16 @@ struct State {
     holder: LeaseHolder,
     requests: LeaseRequests,
     wants_exclusive: bool,
-    /// When something was looked at last that another device held exclusively.
+    /// When something that another device held exclusively was last read.
     contended_ms: Option<u64>,
-    /// Until when an operation that waits for its COMMIT is not dead for certain.
+    /// Until when an operation that waits for its COMMIT is certainly not dead.
     unconfirmed: Option<u64>,
-    /// Size of the log that was accepted last, or will be with what was handed to the pump.
+    /// Size of the log in the last accepted view, or in a pushed view on its way to the pump.
     log_size: u64,
     stop: bool,
 }
 
-/// While it lives, an operation whose caller has its answer is still to be made again.
+/// Counts an operation, while this guard lives, whose caller has its answer and which must be made again.
 pub(super) struct RedoneGuard(Arc<AtomicUsize>);
 
 impl Drop for RedoneGuard {
@@ -72,7 +75,7 @@ impl Drop for RedoneGuard {
 }
 
 impl Leases {
-    /// Leases of a run; without `enabled` none are ever asked for.
+    /// The leases of a run. Without `enabled`, none are ever requested.
     pub fn new(enabled: bool, run: u128) -> Leases {
         Leases {
             enabled,
@@ -86,8 +89,9 @@ impl Leases {
         }
     }
 
-    /// Whether the newest accepted view is the present one for these files. `Some`: a stamp, by which can be told later
-    /// that nothing was lost since. Files without a lease are asked for.
+    /// Whether leases guarantee that the newest accepted view is current for these files. `Some`: a stamp,
+    /// with which [`time_left`](Self::time_left) checks later that nothing was lost since. Leases of files
+    /// without one are requested with the next operation.
     pub fn hold(&self, files: &[Handle]) -> Option<u64> {
         if !self.enabled {
             return None;
@@ -106,7 +110,7 @@ impl Leases {
         (all && state.is_certain(now_ms) && !self.is_redoing()).then(|| state.holder.losses())
     }
 
-    /// How long a stamp's leases last, if nothing was lost since.
+    /// How much longer the leases behind a stamp last; `None` if any were lost since.
     pub fn time_left(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
         let now_ms = now_ms();
         let state = self.state.lock();
@@ -129,7 +133,8 @@ impl Leases {
         }
     }
 
-    /// Asks for a lease of a file with the next operation that only looks, as far as nobody has to give up anything for it.
+    /// Requests a lease of a file with the next operation that only reads, but only if no other device has to
+    /// give up anything for it.
     pub fn want_ahead(&self, file: Handle) {
         if self.enabled {
             let now_ms = now_ms();
@@ -140,7 +145,7 @@ impl Leases {
         }
     }
 
-    /// Whether files may be read from the newest accepted view: they are under lease, or held exclusively.
+    /// Whether files may be read from the newest accepted view: each is under lease or held exclusively.
     pub fn holds(&self, files: &[Handle]) -> bool {
         let now_ms = now_ms();
         let state = self.state.lock();
@@ -149,11 +154,14 @@ impl Leases {
         files.iter().all(holds) && state.is_certain(now_ms) && !self.is_redoing()
     }
 
-    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
+    /// The request for leases to send with the next operation, which reads `reads`. `siblings`: files that
+    /// are likely to be changed next. `looks`: whether a caller is going to read in its view. `changes`:
+    /// whether it changes something.
     ///
-    /// Only one that `looks` asks for leases of what was looked at: it waits for whoever holds that exclusively, and
-    /// one that sends what was changed here must not, as they may be waiting for it. If it `changes` nothing and reads
-    /// nothing that is likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
+    /// Only an operation that `looks` requests leases of files that were read: it waits for devices that hold
+    /// them exclusively. An operation that sends changes made here must not wait for them, as they may be
+    /// waiting for it. If the operation `changes` nothing and reads nothing that is likely to be changed, it
+    /// also requests what [`want_ahead`](Self::want_ahead) named.
     pub fn request(
         &self,
         reads: &ReadSet,
@@ -181,8 +189,8 @@ impl Leases {
         })
     }
 
-    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be
-    /// asked for too.
+    /// Of these files, which an operation changes: those for which, if they are directories, leases of the
+    /// files in them should be requested too.
     pub fn wanting_siblings(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
         let now_ms = now_ms();
         let state = self.state.lock();
@@ -190,7 +198,8 @@ impl Leases {
         if state.wants_exclusive { files.filter(wants).collect() } else { Vec::new() }
     }
 
-    /// Notes that an operation changes these files: programs that read them soon after are about to change them again.
+    /// Notes that an operation changes these files: a program that reads one of them soon is likely to change
+    /// it again.
     pub fn edits(&self, files: impl Iterator<Item = Handle>) {
         let now_ms = now_ms();
         let mut state = self.state.lock();
@@ -199,7 +208,7 @@ impl Leases {
         }
     }
 
-    /// Something is looked at that another device holds exclusively.
+    /// Notes that something is read that another device holds exclusively.
     pub fn note_contended(&self) {
         self.state.lock().contended_ms = Some(now_ms());
     }
@@ -209,12 +218,12 @@ impl Leases {
         self.state.lock().contended_ms.is_some_and(|at_ms| now_ms() < at_ms + CONTENDED_MS)
     }
 
-    /// The operation came to nothing: the next one asks for the same.
+    /// Puts back the request of an operation that had no effect, so that the next one repeats it.
     pub fn restore_request(&self, request: LeaseRequest) {
         self.state.lock().requests.put_back(request.scopes);
     }
 
-    /// Takes up a grant; the view of its operation is the newest accepted one.
+    /// Puts a grant in force. The view of its operation must be the newest accepted one.
     pub fn take_up(&self, grant: &LeaseGrant, sent_ms: u64) {
         self.state.lock().holder.granted(grant, sent_ms, now_ms());
         if !grant.scopes.is_empty() || !grant.exclusive.is_empty() {
@@ -224,30 +233,31 @@ impl Leases {
         self.changed.notify_all();
     }
 
-    /// An operation whose UPDATE was sent then is in the newest accepted view, but not committed: once the server may
-    /// have declared it dead, nothing is certain. `None`: it is committed, or out of the view.
+    /// Sets the time until which the newest accepted view is certain: it includes an operation that is not
+    /// committed yet, and after that time the server may have declared it dead. `None`: the operation is
+    /// committed, or no longer in the view.
     pub fn unconfirmed(&self, until_ms: Option<u64>) {
         self.state.lock().unconfirmed = until_ms;
     }
 
-    /// A view is accepted whose log has so many leaves.
+    /// Notes that a view was accepted whose log has `log_size` leaves.
     pub fn accepted(&self, log_size: u64) {
         self.state.lock().log_size = log_size;
     }
 
-    /// Counts an operation that is to be made again.
+    /// Counts an operation that must be made again, until the guard is dropped.
     pub fn redo(&self) -> RedoneGuard {
         self.redone.fetch_add(1, SeqCst);
         RedoneGuard(self.redone.clone())
     }
 
-    /// Whether the newest accepted view may lack what callers were told is there.
+    /// Whether the newest accepted view may lack changes that callers were already answered for.
     pub fn is_redoing(&self) -> bool {
         self.redone.load(SeqCst) > 0
     }
 
-    /// For how long this run holds anything exclusively, in which the newest accepted view is the present one. `None`: it
-    /// does not, or that is not certain.
+    /// How much longer this run has exclusive access to anything, under which the newest accepted view is
+    /// current. `None`: it has none, or that is not certain.
     pub fn exclusive(&self) -> Option<Duration> {
         if !self.enabled || self.is_redoing() {
             return None;
@@ -270,19 +280,19 @@ impl Leases {
         files.iter().all(|file| state.holder.holds_exclusively(*file, now_ms))
     }
 
-    /// Whether operations ask to hold exclusively what they change from now on.
+    /// Sets whether operations ask, from now on, for exclusive access to what they change.
     pub fn want_exclusive(&self, wanted: bool) {
         self.state.lock().wants_exclusive = wanted;
     }
 
-    /// Number of scopes that are held.
+    /// Number of scopes held.
     pub fn held(&self) -> usize {
         let mut state = self.state.lock();
         state.holder.expire(now_ms());
         state.holder.count()
     }
 
-    /// Registers the hook that is called with leases that were recalled.
+    /// Registers a hook that is called with recalled leases.
     pub fn on_recall(&self, hook: RecallHook) {
         self.hooks.lock().push(hook);
     }
@@ -292,7 +302,7 @@ impl Leases {
         self.changed.notify_all();
     }
 
-    /// Asks for recalls while there is anything to recall, until it is stopped.
+    /// Asks the server for recalls while leases are held, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pauses = PAUSES;
         while let Some((epoch, acknowledged, log_size, wait_ms)) = self.next_question() {
@@ -337,7 +347,7 @@ impl Leases {
                         hook(&dropped);
                     }
                 }
-                // Without an answer the leases run out, and everything is asked for again.
+                // Without an answer, the leases expire, and are requested anew.
                 _ => {
                     shared.resend.disturbed();
                     let mut state = self.state.lock();
@@ -349,27 +359,30 @@ impl Leases {
         }
     }
 
-    /// Everything is lost: the newest accepted view is another one altogether. Nothing is served under leases any more when
-    /// this returns; whoever keeps copies is told by a thread of its own, as they may wait for the caller.
+    /// Drops all leases, because the newest accepted view is replaced by an unrelated one. When this returns,
+    /// nothing is served under leases any more. A thread of its own calls the hooks, as they may wait for the
+    /// caller.
     pub fn lose_all(shared: &Arc<Shared>) {
         let dropped = shared.leases.state.lock().holder.drop_all();
         let telling = shared.clone();
         let tell = move || telling.leases.hooks.lock().iter().for_each(|hook| hook(&dropped));
         if let Err(error) = std::thread::Builder::new().name("holdfast-lost".to_owned()).spawn(tell) {
-            // Names that the kernel keeps expire within a second.
+            // Names cached by the kernel expire within a second.
             tracing::warn!(%error, "nobody can be told that leases are lost");
         }
     }
 
-    /// Gives up everything, once nothing is asked for any more. The server then answers the question that
-    /// [`run`](Self::run) waits in; to wait for it first would hold up who ends, and then whoever wants what was held.
+    /// Gives up all leases, once nothing is requested any more. The server then answers the request that
+    /// [`run`](Self::run) waits in. To wait for that answer first would delay this run's end, and with it
+    /// other devices that want the leases.
     pub fn give_up(&self, shared: &Shared) {
         if self.state.lock().holder.epoch() > 0 {
             let _ = shared.remote.call(Request::EndLeases { run: self.run }, FAREWELL);
         }
     }
 
-    /// Epoch, number, size of the log and time of the next question; `None`: it is over.
+    /// Epoch, last recall, log size and waiting time of the next request for recalls; `None`: the run has
+    /// been stopped.
     fn next_question(&self) -> Option<(u64, u64, u64, u32)> {
         let mut state = self.state.lock();
         loop {
@@ -379,7 +392,7 @@ impl Leases {
             let now_ms = now_ms();
             state.holder.expire(now_ms);
             if state.holder.must_ask(now_ms) {
-                // Nothing held: there is something to acknowledge, and nothing to wait for.
+                // Without leases there is only a recall to acknowledge, and nothing to wait for.
                 let wait_ms = if state.holder.is_empty(now_ms) { 0 } else { AWAIT_MS };
                 return Some((state.holder.epoch(), state.holder.last_recall(), state.log_size, wait_ms));
             }
@@ -394,13 +407,14 @@ impl State {
     }
 }
 
-/// Milliseconds of a clock that goes on while the machine sleeps.
+/// Milliseconds of a clock that runs on while the machine sleeps.
 pub(super) fn now_ms() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// When an operation whose UPDATE was first sent at `sent_ms` may be declared dead by the server, at the earliest.
+/// The earliest time at which the server may declare an operation dead whose UPDATE was first sent at
+/// `sent_ms`.
 pub(super) fn dead_at_ms(remote: &dyn Remote, sent_ms: u64) -> u64 {
     let abort_after_ms = remote.welcome().map_or(0, |welcome| u64::from(welcome.abort_after_ms));
     sent_ms + abort_after_ms - abort_after_ms / 8

@@ -1,9 +1,9 @@
-//! Advisory locks that this run of the program holds at the server: taken, given up, kept alive, and claimed again
-//! when the server has forgotten them.
+//! Advisory locks that this run of the program holds at the server: takes them, gives them up, keeps them
+//! alive, and claims them again when the server has lost them.
 //!
-//! The server is told every [`TICK`] that we are still there. When its epoch for this run changes (it has restarted,
-//! or gave us up after a long silence), all locks are claimed again; those that another holder has meanwhile are lost,
-//! and the mount is told of each.
+//! Every [`TICK`], a message tells the server that this run is still alive. When the server's epoch for this
+//! run changes (because it restarted, or gave the run up after a long silence), all locks are claimed again.
+//! Locks that another holder has got meanwhile are lost, and the mount is notified of each.
 
 use super::shared::Shared;
 use crate::backend::LockTarget;
@@ -21,13 +21,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_secs(10);
-/// Longest time for which the server holds one request that waits for a lock.
+/// Longest time for which the server holds a request that waits for a lock.
 const AWAIT: Duration = Duration::from_secs(20);
-/// How long to wait before a server that has just started is asked again.
+/// Pause before a server that has just started is asked again.
 const GRACE_PAUSE: Duration = Duration::from_millis(200);
 /// How long the request of an interrupted call may still be on its way.
 const DOUBT: Duration = Duration::from_secs(1);
-/// How long the end of this run may wait for the server to hear of it.
+/// How long the end of this run may wait for the server to take note of it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 type Holder = (Handle, LockSpace, u64);
@@ -47,7 +47,8 @@ struct State {
     epoch: Option<u64>,
     /// Set when the server has forgotten this run's locks, so that they must be reclaimed.
     reclaim: bool,
-    /// Places where the server may not have what [`State::held`] says: an answer was not waited for.
+    /// Ranges for which the server may not have what [`State::held`] says, because the answer to a request
+    /// did not come; each with the time to repeat it.
     doubtful: Vec<(Instant, LockTarget)>,
     stop: bool,
 }
@@ -57,7 +58,7 @@ impl Locks {
         Locks { run, state: Mutex::default(), changed: Condvar::new(), lost: Mutex::default() }
     }
 
-    /// Takes a lock. `Some`: somebody else holds it, and waiting was not wanted.
+    /// Takes a lock. `Some`: another holder has it, and `wait` was not set.
     pub fn lock(
         &self,
         shared: &Shared,
@@ -83,7 +84,7 @@ impl Locks {
                         self.note(place, None);
                     }
                     let request = Request::AwaitLock { lock, wait_ms: AWAIT.as_millis() as u32 };
-                    // Whatever comes of it, the lock itself is asked for again.
+                    // Whatever the answer is, the lock itself is requested again.
                     let _ = shared.remote.call(request, AWAIT + shared.patience());
                 }
                 Ok(LockReply::Deadlock) => return Err(FsError::Deadlock),
@@ -97,8 +98,8 @@ impl Locks {
         }
     }
 
-    /// Who is in the way of a lock. The server's word for whose process it is counts for nothing: a number that is not 0 is
-    /// that of a process here, which holds such a lock by this run's own account.
+    /// The holder that conflicts with a lock. The server's claim about its process is not trusted: a process
+    /// number other than 0 is always that of a process here, according to this run's own record.
     pub fn test(
         &self,
         shared: &Shared,
@@ -115,7 +116,7 @@ impl Locks {
         }
     }
 
-    /// Gives up a range. A server that does not answer is told later.
+    /// Gives up a range. If the server does not answer, the request is repeated later.
     pub fn unlock(&self, shared: &Shared, place: &LockTarget) {
         self.note(place, None);
         if self.ask(shared, &Request::Lock(self.request(place, None, false))).is_err() {
@@ -123,7 +124,7 @@ impl Locks {
         }
     }
 
-    /// Whether an owner holds anything of a file.
+    /// Whether an owner holds any lock on a file.
     pub fn holds(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
         self.state.lock().held.contains_key(&(file, space, owner))
     }
@@ -133,7 +134,7 @@ impl Locks {
         self.state.lock().held.values().map(|(ranges, _)| ranges.len()).sum()
     }
 
-    /// Registers the hook that is called with files whose locks were lost.
+    /// Registers a hook that is called with files whose locks were lost.
     pub fn on_lost(&self, hook: LostHook) {
         self.lost.lock().push(hook);
     }
@@ -143,7 +144,7 @@ impl Locks {
         self.changed.notify_all();
     }
 
-    /// The thread that keeps the locks alive at the server, until it is stopped.
+    /// Body of the thread that keeps the locks alive at the server, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         loop {
             let (stop, held, doubtful, reclaim) = {
@@ -180,7 +181,7 @@ impl Locks {
         }
     }
 
-    /// Makes the server have what is held here of a range.
+    /// Makes the server's record of a range match what is held here.
     fn assert(&self, shared: &Shared, place: &LockTarget) -> Result<(), FsError> {
         let held = self.state.lock().held.get(&(place.file, place.space, place.owner)).cloned();
         self.ask(shared, &Request::Lock(self.request(place, None, false)))?;
@@ -210,7 +211,7 @@ impl Locks {
         }
     }
 
-    /// Takes again what was held. If somebody else has it, it is lost.
+    /// Claims a lock again. If another holder has it, it is lost.
     fn claim(&self, shared: &Shared, place: LockTarget, mode: LockMode) -> Result<(), FsError> {
         let lock = LockRequest { reclaim: true, ..self.request(&place, Some(mode), false) };
         if self.ask(shared, &Request::Lock(lock))? == LockReply::Granted {
@@ -274,7 +275,7 @@ impl Locks {
         let holder = (place.file, place.space, place.owner);
         let (ranges, process) = state.held.entry(holder).or_default();
         ranges.set(place.range, mode);
-        // (Who gives a range up is not named by the kernel.)
+        // When a range is given up, the kernel does not say by which process.
         if mode.is_some() {
             *process = place.process;
         }
@@ -283,7 +284,7 @@ impl Locks {
         }
     }
 
-    /// Notes that nobody waited for the answer to a request, so that the server may hold the lock.
+    /// Notes that the answer to a request did not come, so that the server may hold the lock or not.
     fn note_unanswered(&self, place: LockTarget) {
         self.state.lock().doubtful.push((Instant::now() + DOUBT, place));
         self.changed.notify_all();

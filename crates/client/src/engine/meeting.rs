@@ -1,4 +1,4 @@
-//! Meeting other clients, as whoever starts an engine asks for it and is told of it. What does it is [`super::peers`].
+//! Settings and status for meeting other clients. The work is done by [`super::peers`].
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -10,41 +10,41 @@ use std::time::Duration;
 pub enum WhenPeerLost {
     /// Warns, and goes on.
     Warn,
-    /// Refuses everything until it is back, has logged out, or the user says so.
+    /// Refuses everything until the peer is back, has logged out, or the user decides to go on.
     Pause,
 }
 
 /// Settings for meeting other clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeersPolicy {
-    /// Where to listen; `None`: at a free port of all addresses.
+    /// Address to listen at; `None`: a free port of all addresses.
     pub listen: Option<SocketAddr>,
-    /// Whether to tell the local network, and hear what is told there.
+    /// Whether to announce this device on the local network, and listen to announcements there.
     pub beacon: bool,
-    /// A peer that is silent for so long counts as lost.
+    /// A peer counts as lost after so long a silence.
     pub timeout: Duration,
     /// What a mount does when a peer is lost.
     pub when_lost: WhenPeerLost,
 }
 
-/// Called when a peer is lost or back: whether anybody is lost now, and in words.
+/// Called when a peer is lost or back: whether any peer is lost now, and a text for the user.
 pub type PeerHook = Box<dyn Fn(bool, &str) + Send + Sync>;
 
-/// Whether a peer is there.
+/// The presence of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerPresence {
-    /// It has said that it is there, and was not met, or is not waited for any more.
+    /// It has announced itself, but was not met, or is not waited for any more.
     LoggedIn,
-    /// It has been met, and answers.
+    /// It has been met and answers.
     Met,
     /// It was met, has not logged out, and is silent.
     Lost,
-    /// It has logged out in order.
+    /// It has logged out properly.
     LoggedOut,
 }
 
-/// What is known of one peer.
+/// Status of one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Number of its device.
@@ -53,33 +53,33 @@ pub struct PeerStatus {
     pub name: String,
     /// Name of the user that the device belongs to.
     pub user: String,
-    /// Addresses at which it is said to listen.
+    /// Addresses at which it is announced to listen.
     pub addresses: Vec<String>,
-    /// Whether it is there.
+    /// Whether the peer is there.
     pub standing: PeerPresence,
-    /// When it was heard last, nanoseconds since the epoch.
+    /// When it was last heard, in nanoseconds since 1970.
     pub heard_ns: Option<i64>,
-    /// Operations of which both have seen the same, as far as can be told.
+    /// Number of operations for which it was found that both devices have seen the same.
     pub agreed_operations: Option<u64>,
-    /// When that was found, nanoseconds since the epoch.
+    /// When that was found, in nanoseconds since 1970.
     pub agreed_ns: Option<i64>,
-    /// The last failure to reach it, in words.
+    /// The last failure to reach it.
     pub trouble: Option<String>,
 }
 
-/// How this device and its peers stand, for `holdfast evidence peers` and `status`.
+/// Status of this device and its peers, for `holdfast evidence peers` and `status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeersStatus {
     /// Addresses at which this device listens.
     pub listens: Vec<String>,
-    /// After how many seconds of silence a peer is lost.
+    /// After how many seconds of silence a peer counts as lost.
     pub timeout_s: u64,
     /// What this mount does when a peer is lost.
     pub when_lost: WhenPeerLost,
-    /// Whether everything waits for one that is lost.
+    /// Whether everything waits for a lost peer.
     pub is_paused: bool,
-    /// Why this device's own record could not be written, if so.
+    /// Why this device's own record could not be written, if it could not.
     pub trouble: Option<String>,
-    /// The peers, in order of their devices' numbers.
+    /// The peers, ordered by device number.
     pub peers: Vec<PeerStatus>,
 }

@@ -1,8 +1,8 @@
 //! The engine: one signer, one order, many callers.
 //!
-//! Callers come from any thread, block, and get an answer or an error by their deadline. One thread (the pump)
-//! gathers what they ask for into signed operations. What happens to an operation on its way is the protocol's
-//! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
+//! Callers come from any thread, block, and get an answer or an error by their deadline. One thread (the
+//! pump) combines their requests into signed operations. The protocol decides what happens to an operation on
+//! its way ([`holdfast_protocol::signer::Signer`]); this module transfers data and wakes callers.
 
 mod backend;
 mod commits;
@@ -76,38 +76,39 @@ pub struct EngineConfig {
     pub address: Address,
     /// Signs for this device.
     pub key: Arc<dyn KeyHolder>,
-    /// The processes that have the key, if this one does not.
+    /// The processes that have the key, if this process does not.
     pub processes: Option<Arc<Processes>>,
-    /// Where the durable state of this key is kept; one folder for each file system and key.
+    /// Directory of this key's durable state; each file system and key needs its own.
     pub state_dir: PathBuf,
-    /// Where blocks are cached; `None` for no persistent cache.
+    /// Directory of the block cache; `None` for no persistent cache.
     pub cache_dir: Option<PathBuf>,
     /// Bound of the persistent cache in bytes.
     pub cache_bytes: u64,
     /// Bound of the cache in memory in bytes.
     pub memory_bytes: usize,
-    /// How long any call waits for the server at most.
+    /// Longest time for which a call waits for the server.
     pub deadline: Duration,
-    /// Once started, calls wait for as long as it takes, or until they are interrupted.
+    /// Whether calls, once the engine has started, wait without limit until they are answered or interrupted.
     pub hard: bool,
     /// How the server is reached.
     pub transport: Transport,
     /// How data is sent and fetched.
     pub transfer: TransferConfig,
-    /// Whether to start from what is known here if no server answers, for mounts that can do without one for a while.
+    /// Whether to start from local state if no server answers, for mounts that can do without one for a
+    /// while.
     pub starts_away: bool,
-    /// Ask the server for leases, under which what was read is read again without a message.
+    /// Whether to request leases, under which data can be read again without a message.
     pub leases: bool,
-    /// Whether operations of this device that a declared restore lost are made again by themselves.
+    /// Whether operations of this device that a declared restore lost are made again automatically.
     pub sends_again: bool,
-    /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
-    /// floor, so a server that still shows the same raises the same alarm.
+    /// Whether to go on after an alarm about the order that the user has looked into. The state accepted
+    /// before the alarm stays the floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
     /// The witnesses that co-sign heads, if there are any.
     pub witnesses: Option<WitnessPolicy>,
-    /// How other clients are met, if they are to be. Needs [`EngineConfig::processes`].
+    /// How to meet other clients, if at all. Needs [`EngineConfig::processes`].
     pub peers: Option<PeersPolicy>,
-    /// Called while the first connection fails, each time for another reason.
+    /// Called while the first connection fails, each time for a new reason.
     pub on_trouble: Option<TroubleHook>,
 }
 
@@ -118,7 +119,7 @@ impl EngineConfig {
         EngineConfig { processes: Some(processes.clone()), ..EngineConfig::new(address, key, state_dir) }
     }
 
-    /// The usual settings: a minute's patience, 256 MiB in memory and 4 GiB on disk.
+    /// The usual settings: calls wait a minute at most; the caches take 256 MiB in memory and 4 GiB on disk.
     pub fn new(address: Address, key: impl Into<Arc<dyn KeyHolder>>, state_dir: PathBuf) -> EngineConfig {
         EngineConfig {
             address,
@@ -143,12 +144,12 @@ impl EngineConfig {
     }
 }
 
-/// As long as it takes; yet it can be added to any point in time.
+/// A duration without practical limit that can still be added to any point in time.
 const FOREVER: Duration = Duration::from_secs(100 * 366 * 86_400);
-/// How long a stop waits for the request under way, while there is a connection.
+/// How long a stop waits for the running request while there is a connection.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long it waits where no answer is to be expected: without a connection; and for the question about recalls, after
-/// the server has been told that no lease is held any more.
+/// How long a stop waits where no answer is expected: without a connection; and for the request for recalls,
+/// after the server was informed that no lease is held any more.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Signs for one device of one file system. Dropping it stops it.
@@ -162,8 +163,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A view sequenced after this call began. Callers that arrive together share one signed operation. Reading something
-    /// in it that another device holds exclusively takes another operation, for which the other one gives it up.
+    /// Fetches a view that is ordered after this call began. Calls that arrive together share one signed
+    /// operation. To read something in it that another device holds exclusively takes another operation, for
+    /// which that device gives it up.
     ///
     /// # Errors
     /// [`FsError::Unreachable`] or [`FsError::Frozen`].
@@ -171,7 +173,7 @@ impl Engine {
         self.fetch_of(&[])
     }
 
-    /// As [`Engine::fetch`], by whoever is going to read these files.
+    /// Like [`Engine::fetch`], for a caller that is going to read these files.
     ///
     /// # Errors
     /// As [`Engine::fetch`].
@@ -179,7 +181,8 @@ impl Engine {
         self.shared.fetch(ReadSet::of(files))
     }
 
-    /// As [`Engine::fetch`], with everything that any device has acknowledged to its programs by then.
+    /// Like [`Engine::fetch`]; the view includes everything that any device has acknowledged to its programs
+    /// by then.
     ///
     /// # Errors
     /// As [`Engine::fetch`].
@@ -192,8 +195,8 @@ impl Engine {
         self.shared.restores.latest()
     }
 
-    /// Registers who is told of each declared restore that is taken up, that at the start included. It must not call the
-    /// engine.
+    /// Registers a hook that is called with each declared restore that is taken up, including one at the
+    /// start. It must not call the engine.
     pub fn on_restored(&self, hook: RestoredHook) {
         self.shared.restores.on_restored(hook);
     }
@@ -203,35 +206,36 @@ impl Engine {
         self.shared.resend.latest()
     }
 
-    /// Registers the hook that is called once the resend has ended, or does not go on. It must not call the engine.
+    /// Registers a hook that is called once the resend has ended or does not go on. It must not call the
+    /// engine.
     pub fn on_resend(&self, hook: ResendHook) {
         self.shared.resend.on_report(hook);
     }
 
-    /// Makes a modification; the result contains its effect. When this returns the operation has its place in
-    /// the order and is signed; it is durable at the server after [`Engine::flush_commits`].
+    /// Makes a modification; the returned view includes its effect. When this returns, the operation is
+    /// signed and has its place in the order. It is durable at the server after [`Engine::flush_commits`].
     ///
     /// # Errors
-    /// The edit's own, judged at the operation's place in the order; [`FsError::Unreachable`] when the deadline
-    /// passed (then it may still take effect); [`FsError::Frozen`].
+    /// Those of the edit, judged at the operation's place in the order; [`FsError::Unreachable`]: the
+    /// deadline passed (the edit may still take effect); [`FsError::Frozen`].
     pub fn modify(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
         self.shared.submit(Some(edit))
     }
 
-    /// The last accepted view; no freshness is promised.
+    /// The last accepted view; it need not be current.
     pub fn latest(&self) -> Arc<Snapshot> {
         let place = self.shared.latest.read().clone();
         Arc::new(Snapshot::new(self.shared.clone(), place, None))
     }
 
-    /// The last accepted view, if leases say that it is the present one for these files, and a stamp for
-    /// [`Engine::leased_for`]. If not, the next operation asks for leases of them.
+    /// The last accepted view, if leases guarantee that it is current for these files, with a stamp for
+    /// [`Engine::leased_for`]. Otherwise, the next operation requests leases of them.
     pub fn leased(&self, files: &[Handle]) -> Option<(Arc<Snapshot>, u64)> {
         let leases = &self.shared.leases;
         let stamp = leases.hold(files)?;
         let snapshot = self.latest();
-        // An operation that was declared dead between these two steps is not in the view although its caller has
-        // his answer.
+        // An operation declared dead between these two steps is not in the view although its caller has its
+        // answer.
         if leases.is_redoing() || self.shared.check().is_err() {
             return None;
         }
@@ -239,32 +243,34 @@ impl Engine {
         Some((snapshot, stamp))
     }
 
-    /// How long what was read with this stamp of these files stays present, unless it is recalled; `None` if it may be
-    /// outdated already.
+    /// How long data that was read of these files with this stamp stays current, unless a lease is recalled;
+    /// `None` if it may be outdated already.
     pub fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
         self.shared.leases.time_left(stamp, files)
     }
 
-    /// Registers what is told of leases that are recalled. They are not served from any more; the server hears that
-    /// they are given up once every hook has returned. What rests on something that is not held exclusively any more must
-    /// have been sent by then. It must not wait for a fetch or a modification by others.
+    /// Registers a hook that is called with recalled leases. Nothing is served under them any more; the
+    /// server is informed that they are given up once every hook has returned. By then, the hook must have
+    /// sent everything that rests on lost exclusive access. It must not wait for fetches or modifications of
+    /// other threads.
     pub fn on_recall(&self, hook: RecallHook) {
         self.shared.leases.on_recall(hook);
     }
 
-    /// Whether operations ask to hold exclusively what they change.
+    /// Sets whether operations ask for exclusive access to what they change.
     pub fn want_exclusive(&self, wanted: bool) {
         self.shared.leases.want_exclusive(wanted);
     }
 
-    /// Whether this run has the whole file system for itself (the delegation): until that is recalled
-    /// ([`Engine::on_recall`]) or runs out, which each operation puts off, nobody else operates.
+    /// Whether this run has the delegation of the whole file system: until it is recalled
+    /// ([`Engine::on_recall`]) or expires, no other device operates. Each operation extends it.
     pub fn delegation(&self) -> bool {
         self.shared.leases.has_delegation() && self.shared.check().is_ok()
     }
 
-    /// As [`Engine::settle_commits`], and until the server's receipts are durable here: then, whatever becomes of this
-    /// machine, a server that denies what it acknowledged is found out (`fsync`).
+    /// Like [`Engine::settle_commits`], and also waits until the server's receipts are durable here
+    /// (`fsync`). Then a server that denies what it acknowledged will be caught, whatever happens to this
+    /// machine.
     ///
     /// # Errors
     /// As [`Engine::settle_commits`]; [`FsError::NoSpace`], [`FsError::Local`]: the receipts could not be saved.
@@ -281,14 +287,14 @@ impl Engine {
     /// Waits until every modification that has returned is committed at the server (`close`).
     ///
     /// # Errors
-    /// [`FsError::Unreachable`], [`FsError::Frozen`]; the error of a modification that the server had declared
-    /// dead and that could not be made again. Each loss is reported once.
+    /// [`FsError::Unreachable`], [`FsError::Frozen`]; the error of a modification that the server had
+    /// declared dead and that could not be made again. Each loss is reported once.
     pub fn settle_commits(&self) -> Result<(), FsError> {
         self.shared.commits.flush(Instant::now() + self.shared.patience(), || self.shared.late())
     }
 
-    /// What this device has accepted, its last operation and the server's receipt for it included: what a statement
-    /// to others is made of.
+    /// What this device has accepted, including its last operation and the server's receipt for it.
+    /// Statements to others are made from it.
     pub fn floor(&self) -> Arc<Floor> {
         self.shared.latest.read().floor.clone()
     }
@@ -304,16 +310,16 @@ impl Engine {
         self.shared.latest.read().base.membership.clone()
     }
 
-    /// Blocks, for reading file content ([`holdfast_content::BlockSource`]) and for
-    /// [`VerifiedStore::upload`].
+    /// The block store: reads file content ([`holdfast_content::BlockSource`]) and uploads it
+    /// ([`VerifiedStore::upload`]).
     pub fn store(&self) -> &VerifiedStore {
         &self.shared.store
     }
 
-    /// What an error met while reading a file's content means: looks at the present view first, so that a file
-    /// deleted or replaced meanwhile is [`FsError::Stale`] and only a block that is still referred to raises the
-    /// alarm. `path` is the file's in the mount, for people; `ihash` is the i-hash of the inode that led to the
-    /// block.
+    /// Turns an error from reading a file's content into the caller's error. For a missing block, it fetches
+    /// the present view first: a file that was removed or replaced meanwhile is [`FsError::Stale`], and only
+    /// a block that is still referred to raises the alarm. `path` is the file's path in the mount, for
+    /// messages; `ihash` is the i-hash of the inode that led to the block.
     pub fn judge(&self, file: Handle, path: String, ihash: Digest, error: &ContentError) -> FsError {
         if let ContentError::Source(SourceError::Missing(_)) = error {
             let present = self.fetch_of(&[file]).and_then(|snapshot| snapshot.ihash(file));
@@ -327,8 +333,8 @@ impl Engine {
         self.shared.explain(Some(file), Some(path), &ReadError::Content(error.clone()), &base)
     }
 
-    /// Takes an advisory lock of a file, held against all clients until it is given up or this program ends. With
-    /// `wait` it is waited for as long as it takes. `Some`: who holds it, if waiting was not wanted.
+    /// Takes an advisory lock of a file, held against all clients until it is released or this program ends.
+    /// With `wait`, waits without limit. `Some`: without `wait`, the holder that conflicts.
     ///
     /// # Errors
     /// [`FsError::Deadlock`], [`FsError::TooManyLocks`], [`FsError::Interrupted`]; [`FsError::Access`]: an exclusive
@@ -342,7 +348,7 @@ impl Engine {
         self.locks.lock(&self.shared, place, mode, wait)
     }
 
-    /// Gives up a range. A server that is away is told when it is back.
+    /// Releases a range. If the server is away, it is informed later.
     pub fn unlock(&self, place: &LockTarget) {
         self.locks.unlock(&self.shared, place);
     }
@@ -352,31 +358,32 @@ impl Engine {
         self.locks.holds(file, space, owner)
     }
 
-    /// Registers the hook that is called with a file whose lock was lost: the server forgot it, and another holder took
-    /// it.
+    /// Registers a hook that is called with a file whose lock was lost: the server lost its record of it, and
+    /// another holder took it.
     pub fn on_lock_lost(&self, hook: Box<dyn Fn(Handle) + Send + Sync>) {
         self.locks.on_lost(hook);
     }
 
-    /// Registers what is to be called with every offence of the server, once for each, those noticed already
-    /// included. When the order is wrong, unsaved data must be saved to a folder. It must not call the engine.
+    /// Registers a hook that is called with every offence of the server, once for each, including those
+    /// noticed already. When the order is wrong, the hook should have unsaved data saved to a folder. It must
+    /// not call the engine.
     pub fn on_notice(&self, hook: NoticeHook) {
         self.shared.notices.on_notice(hook);
     }
 
-    /// Registers what is to be called when the newest head becomes too old, and when it is fresh again.
+    /// Registers a hook that is called when the newest head becomes too old, and when it is fresh again.
     pub fn on_stale(&self, hook: StaleHook) {
         if let Some(monitor) = self.shared.freshness.get() {
             monitor.on_change(hook);
         }
     }
 
-    /// Status of the newest head that witnesses co-signed; `None` if there is no policy.
+    /// Status of the newest head that witnesses co-signed; `None` if there is no policy for witnesses.
     pub fn head(&self) -> Option<HeadStatus> {
         self.shared.freshness.get().map(|monitor| monitor.status())
     }
 
-    /// Whether programs may look at anything, as far as witnesses and peers go.
+    /// Whether programs may read, according to the policies for witnesses and peers.
     ///
     /// # Errors
     /// [`FsError::Outdated`].
@@ -385,7 +392,7 @@ impl Engine {
         self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
-    /// Whether programs may change anything, as far as witnesses and peers go.
+    /// Whether programs may change anything, according to the policies for witnesses and peers.
     ///
     /// # Errors
     /// [`FsError::Outdated`], [`FsError::ReadOnly`].
@@ -394,30 +401,30 @@ impl Engine {
         self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
-    /// Every offence noticed since the start, oldest first.
+    /// All offences of the server noticed since the start, oldest first.
     pub fn notices(&self) -> Vec<Notice> {
         self.shared.notices.notices()
     }
 
-    /// Whether there is a connection to the server, as far as is known.
+    /// Whether there is a connection to the server, as far as this machine can tell.
     pub fn is_connected(&self) -> bool {
         self.shared.remote.is_connected()
     }
 
-    /// Whether the server says that this device is no member any more.
+    /// Whether the server says that this device is no longer a member.
     pub fn is_excluded(&self) -> bool {
         self.shared.is_excluded()
     }
 
-    /// Everything `holdfast status` prints. A mount that nobody uses asks the server nothing, so it is asked soon whether
-    /// this device is still a member; a later status tells.
+    /// Everything that `holdfast status` prints. Also makes the engine ask the server soon whether this
+    /// device is still a member, since an idle mount sends no requests; a later status shows the answer.
     pub fn status(&self) -> Status {
         self.shared.resend.disturbed();
         status::of(&self.shared, self.locks.count())
     }
 
-    /// Commits what is under way and stops; later calls fail. A server that is away is not waited for: what is
-    /// signed but not acknowledged is sent again at the next start.
+    /// Commits what is under way and stops; later calls fail. A server that is away is not waited for: what
+    /// is signed but not acknowledged is sent again at the next start.
     pub fn stop(&self) {
         if let Some(peers) = self.shared.peers.get() {
             peers.leave(&self.shared);
@@ -454,8 +461,8 @@ impl Engine {
     }
 }
 
-/// Waits for a thread to end, or until `is_over`: a request to a server that is away may hold it up for longer than anybody
-/// wants to wait for an unmount; what it sends is in the state already.
+/// Waits until a thread ends, or until `is_over`. A request to a server that is away may take longer than an
+/// unmount should; what it sends is already in the durable state.
 fn join_unless(thread: JoinHandle<()>, is_over: &dyn Fn() -> bool) {
     if thread.thread().id() == std::thread::current().id() {
         return;

@@ -1,15 +1,15 @@
-//! What the signer noted (a receipt, something learned), and how much of it is durable.
+//! Notes of the signer (receipts, and structures it learned), and how many of them are durable.
 //!
-//! An operation waits for no note: with an honest server a lost one costs a message. But a server that lies could deny
-//! an operation whose receipt was lost, and its author could not tell; so `fsync` waits until the notes of all that it
-//! covers are durable. Whatever is persisted for the next operation covers them too.
+//! An operation waits for no note: with an honest server, a lost note costs one message. But a dishonest
+//! server could deny an operation whose receipt was lost, and its author could not prove it. So `fsync` waits
+//! until all notes that it covers are durable. Whatever is saved for the next operation also saves them.
 
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
 use parking_lot::{Condvar, Mutex};
 use std::time::Instant;
 
-/// Counts notes and knows how many of them are durable.
+/// Counts notes, and how many of them are durable.
 #[derive(Default)]
 pub(super) struct Notes {
     state: Mutex<State>,
@@ -43,7 +43,7 @@ impl Notes {
         state.durable < state.noted
     }
 
-    /// The first `count` notes are durable now.
+    /// Notes that the first `count` notes are durable.
     pub fn mark_durable(&self, count: u64) {
         let mut state = self.state.lock();
         state.durable = state.durable.max(count);
@@ -51,7 +51,7 @@ impl Notes {
         self.changed.notify_all();
     }
 
-    /// Notes that saving has failed this time; it is tried again.
+    /// Notes that saving has failed once; it is tried again.
     pub fn fail(&self, error: FsError) {
         let mut state = self.state.lock();
         state.failures = (state.failures.0 + 1, Some(error));
@@ -59,13 +59,13 @@ impl Notes {
         self.changed.notify_all();
     }
 
-    /// From now on no note is made durable.
+    /// Notes that no more notes will become durable.
     pub fn end(&self, error: &FsError) {
         self.state.lock().ended.get_or_insert_with(|| error.clone());
         self.changed.notify_all();
     }
 
-    /// Waits until all that were noted before are durable; `ask` sees to it that they are saved.
+    /// Waits until all notes made before the call are durable; `ask` must make sure that they are saved.
     pub fn wait(
         &self,
         deadline: Instant,
@@ -106,8 +106,8 @@ mod tests {
         Instant::now() + holdfast_testing::PATIENCE
     }
 
-    /// Proves: a wait ends when what was noted before it is durable, and with the reason when it cannot be; later notes
-    /// do not matter to it.
+    /// Proves: a wait ends when the notes made before it are durable, or with the reason when they cannot be;
+    /// later notes do not matter.
     #[test]
     fn waits() {
         let notes = Notes::default();

@@ -1,4 +1,4 @@
-//! Notices to people: every offence of the server is reported once, in words, with the next step.
+//! Notices for users: every offence of the server is reported once, with a description and the next step.
 
 use crate::error::{FrozenReport, IntegrityReport};
 use holdfast_content::Handle;
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most notices remembered; a server that alters everything is told of often enough.
+/// Most notices remembered: if a server alters everything, this many are enough.
 const NOTICES_MAX: usize = 256;
 
 /// An offence of the server.
@@ -14,14 +14,14 @@ const NOTICES_MAX: usize = 256;
 pub enum Notice {
     /// Wrong data of one file.
     Data(Arc<IntegrityReport>),
-    /// The server showed a wrong order of operations: everything is stopped.
+    /// A wrong order of operations: everything is stopped.
     Order(Arc<FrozenReport>),
 }
 
-/// Called with every notice, earlier ones included. It must not call the engine.
+/// Called with every notice, including earlier ones. It must not call the engine.
 pub type NoticeHook = Box<dyn Fn(&Notice) + Send + Sync>;
 
-/// What makes two notices the same.
+/// Two notices with equal subjects count as the same.
 #[derive(PartialEq, Eq)]
 enum Subject<'a> {
     Data(Option<Handle>, Option<&'a str>, &'a str),
@@ -107,8 +107,8 @@ mod tests {
         }))
     }
 
-    /// Proves: each offence is told once, whenever it is noticed again, to early and late listeners alike, and a
-    /// wrong order is told however many files were wrong before.
+    /// Proves: each offence is reported once to each hook, however often it is noticed and whenever the hook
+    /// was registered; and a wrong order is reported however many files were wrong before.
     #[test]
     fn each_offence_is_told_once() {
         let notices = Notices::default();

@@ -1,8 +1,8 @@
-//! Past states, verified, and names for them.
+//! Past states, verified, and names for them (snapshots).
 //!
-//! A state is fetched once, believed by `holdfast_protocol::history` (which says what that takes), and then read like any
-//! view: every block by its digest. What the server lists is its word until a state is fetched; a list can only leave
-//! something out, or name what is refused when it is looked at.
+//! A past state is fetched once, verified by `holdfast_protocol::history`, and then read like any view: every
+//! block by its digest. A list of past states from the server is not proven until a state is fetched; it can
+//! only omit states, or name ones that are refused when they are fetched.
 
 use super::queue::SignerEvent;
 use super::shared::Shared;
@@ -30,16 +30,17 @@ use std::time::{Duration, Instant};
 
 /// How long a list of past states is used before the server is asked again.
 const LIST_AGE_MAX: Duration = Duration::from_secs(1);
-/// Most past states that are kept in memory.
+/// Most past states cached in memory.
 const STATES_MAX: usize = 64;
-/// Most states that are listed.
+/// Most states listed.
 const POINTS_MAX: usize = 100_000;
-/// How often the present state is asked to be noted while something is pending, before it is given up.
+/// How often the server is asked to note the present state while something is pending, before this is given
+/// up.
 const NOTE_ATTEMPTS: u32 = 50;
-/// How often naming the present state is tried, since it may have passed when the name arrives.
+/// How often naming the present state is tried; the state may be outdated when the name arrives.
 const NAME_ATTEMPTS: u32 = 10;
 
-/// What an engine knows of past states.
+/// An engine's cache of past states.
 pub(super) struct PastStates {
     key: Arc<dyn KeyHolder>,
     list: Mutex<Option<(Instant, Arc<Vec<PastState>>)>>,
@@ -53,7 +54,7 @@ impl PastStates {
     }
 }
 
-/// A past state that was verified, to be read from.
+/// A verified past state to read from.
 pub struct PastTree {
     shared: Arc<Shared>,
     base: Base,
@@ -61,10 +62,11 @@ pub struct PastTree {
 }
 
 impl Engine {
-    /// The kept states, oldest first, and after them those that have names, once for each name. At most a second old.
+    /// The past states, oldest first, followed by those that have names, once for each name. At most a second
+    /// old.
     ///
     /// # Errors
-    /// [`FsError::Unreachable`]; [`FsError::Integrity`]: a name that nobody gave.
+    /// [`FsError::Unreachable`]; [`FsError::Integrity`]: a name that no member has given.
     pub fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
         if let Some((at, list)) = &*self.pasts.list.lock()
             && at.elapsed() <= LIST_AGE_MAX
@@ -97,8 +99,8 @@ impl Engine {
                 break named;
             }
         };
-        // Operations that others have made since this client last looked must be accepted before they can be verified
-        // as past.
+        // Operations that others have made since this client last fetched a view must be accepted before they
+        // can be verified as past.
         if points.last().is_some_and(|last| last.log_size > self.accepted()) {
             self.fetch()?;
         }
@@ -128,11 +130,11 @@ impl Engine {
         self.shared.latest.read().floor.log().size
     }
 
-    /// A kept state, verified.
+    /// A past state, verified.
     ///
     /// # Errors
-    /// [`FsError::NotFound`]: it is not kept any more; [`FsError::Integrity`]: what the server showed never was;
-    /// [`FsError::Unreachable`].
+    /// [`FsError::NotFound`]: the server no longer has it; [`FsError::Integrity`]: the server showed a state
+    /// that never was; [`FsError::Unreachable`].
     pub fn past(&self, state: &PastState) -> Result<Arc<PastTree>, FsError> {
         let shared = &self.shared;
         shared.check()?;
@@ -192,11 +194,11 @@ impl Engine {
         Ok(PastTree { shared: shared.clone(), base, point })
     }
 
-    /// Gives the present state, with all that was changed here before, a name by which it stays.
+    /// Gives the present state, with everything changed here before, a name under which it stays.
     ///
     /// # Errors
-    /// [`FsError::Exists`], [`FsError::Invalid`]: the name; [`FsError::Busy`]: others are in the middle of changes all the
-    /// time; [`FsError::Refused`], [`FsError::Unreachable`], [`FsError::Key`].
+    /// [`FsError::Exists`], [`FsError::Invalid`]: the name; [`FsError::Busy`]: other devices always have
+    /// changes pending; [`FsError::Refused`], [`FsError::Unreachable`], [`FsError::Key`].
     pub fn name_state(&self, name: &str) -> Result<PastState, FsError> {
         if let Some(offence) = name_offence(name) {
             return Err(FsError::Invalid(offence.to_owned()));
@@ -204,7 +206,7 @@ impl Engine {
         let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_millis(500));
         for _ in 1..NAME_ATTEMPTS {
             match self.name_present(name) {
-                // While others change something, the state that was noted may give way to a later one of the same second.
+                // While others make changes, a noted state may be replaced by a later one of the same second.
                 Err(error @ (FsError::Refused(_) | FsError::NotFound)) => {
                     tracing::debug!(%error, "the present state has passed; once more");
                 }
@@ -217,7 +219,8 @@ impl Engine {
 
     fn name_present(&self, name: &str) -> Result<PastState, FsError> {
         self.flush_commits()?;
-        // Shows what was accepted by now, with all that others have made, and nothing of this device is in flight then.
+        // This view includes all that others have made by now, and no operation of this device is in flight
+        // then.
         self.fetch_everything()?;
         self.flush_commits()?;
         let accepted = self.shared.latest.read().floor.clone();
@@ -256,10 +259,11 @@ impl Engine {
         Err(FsError::Busy)
     }
 
-    /// Takes a name away. The state stays for as long as it would without.
+    /// Removes a name. The state then stays only as long as one without a name.
     ///
     /// # Errors
-    /// [`FsError::NotFound`]; [`FsError::Access`]: another user's; as [`Engine::name_state`].
+    /// [`FsError::NotFound`]; [`FsError::Access`]: the name belongs to another user; as
+    /// [`Engine::name_state`].
     pub fn end_name(&self, name: &str) -> Result<(), FsError> {
         let states = self.list_states(0, false)?;
         let named =
@@ -284,7 +288,7 @@ impl Engine {
 }
 
 impl PastTree {
-    /// The place in the order of the state that this tree shows.
+    /// The position in the order of the state that this tree shows.
     pub fn point(&self) -> Point {
         self.point
     }
@@ -297,7 +301,8 @@ impl PastTree {
     fn read<T>(&self, file: Handle, wanted: impl Fn(&Base) -> Result<T, ReadError>) -> Result<T, FsError> {
         wanted(&self.base).map_err(|error| match error {
             ReadError::Content(ContentError::Source(SourceError::Missing(address))) => {
-                // Either it was given up between two looks, or it is withheld; whoever reads gets nothing either way.
+                // Either the state was dropped meanwhile, or the block is withheld. The reader gets nothing
+                // in both cases.
                 let request = Request::Past { log_size: self.point.log_size, known: self.point.log_size };
                 match call(&self.shared, &request) {
                     Ok(Response::Past(None)) => FsError::Stale,
@@ -334,7 +339,7 @@ impl View for PastTree {
         self.read(directory, |base| Ok(base.entries(directory, after, limit)?.0))
     }
 
-    /// Nobody writes in a past state.
+    /// A past state cannot be written.
     fn may_write(&self, _: PrincipalId) -> bool {
         false
     }
@@ -348,8 +353,8 @@ impl View for PastTree {
     }
 }
 
-/// Whether a table that is in force in `accepted` is an older one in `past`. Operations that change no table make no
-/// difference.
+/// Whether a table in force in `accepted` has an older version in `past`. Operations that change no table
+/// make no difference.
 fn is_behind(past: &Slots, accepted: &Slots) -> bool {
     let principals = accepted.slots.values().flat_map(|slot| slot.value.handles.keys());
     principals.into_iter().any(|principal| {
@@ -381,7 +386,7 @@ fn unexpected(what: &str, answer: &Response) -> FsError {
     FsError::Refused(format!("{what} was answered by {kind}"))
 }
 
-/// The server showed what cannot be: for good, in the log and among the notices.
+/// Reports that the server showed something impossible: an error for good, with a log entry and a notice.
 fn lie(shared: &Shared, what: String) -> FsError {
     let report = IntegrityReport {
         file: None,

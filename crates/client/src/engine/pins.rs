@@ -1,8 +1,8 @@
-//! Open files: blocks that the server's garbage collection must leave alone although nothing refers to them any
-//! more.
+//! Pins of open files: blocks that the server's garbage collection must keep although nothing refers to them
+//! any more.
 //!
-//! A pin is told to the server within [`TICK`], for [`PIN_SECONDS`] at a time. A file deleted by somebody else and
-//! collected before that reads as stale, which is what it is.
+//! The server is informed of a pin within [`TICK`], for [`PIN_SECONDS`] at a time. A file that another device
+//! deletes and that is collected before that reads as stale, which it is.
 
 use super::shared::Shared;
 use holdfast_crypto::Digest;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_secs(5);
 const PIN_SECONDS: u32 = 1800;
-/// After this time the server is told of a pin again, so that it does not expire.
+/// After this time, the server is informed of a pin again, so that it does not expire.
 const RENEW_AFTER: Duration = Duration::from_secs(900);
-/// Addresses in one request, which is all that a device may have pinned. Who has more files open risks that one is
-/// collected that was opened after them.
+/// Most addresses in one request, which is also the most that a device may have pinned. If more files are
+/// open, those opened last may be collected.
 const PINS_MAX: usize = 4096;
 
-/// Everything that is pinned.
+/// All pins of an engine.
 #[derive(Default)]
 pub(super) struct Pins {
     pinned: Mutex<PinnedRoots>,
@@ -29,17 +29,18 @@ pub(super) struct Pins {
 
 #[derive(Default)]
 struct PinnedRoots {
-    /// How many hold it, and when the server was told last.
+    /// For each root: the number of holders, and when the server was last informed.
     roots: HashMap<Digest, (usize, Option<Instant>)>,
     stop: bool,
 }
 
 impl PinnedRoots {
-    /// What to tell the server, if it is time: all of it, as it takes the place of what was pinned before.
+    /// All roots to pin, if it is time to inform the server. The list replaces what was pinned before, so it
+    /// must be complete.
     fn to_tell(&self, now: Instant) -> Option<Vec<Digest>> {
         let mut roots: Vec<(Option<Instant>, Digest)> =
             self.roots.iter().map(|(root, (_, told))| (*told, *root)).collect();
-        // Roots that the server has been told of come first.
+        // Roots that the server already has come first.
         roots.sort_by_key(|(told, _)| (told.is_none(), *told));
         roots.truncate(PINS_MAX);
         let is_due = |told: Option<Instant>| told.is_none_or(|told| now - told >= RENEW_AFTER);
@@ -72,7 +73,7 @@ impl Pins {
         self.stopped.notify_all();
     }
 
-    /// The thread that tells the server of pins, until it is stopped.
+    /// Body of the thread that informs the server of pins, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pinned = self.pinned.lock();
         loop {
@@ -99,7 +100,7 @@ impl Pins {
     }
 }
 
-/// Blocks kept at the server while this lives.
+/// Pins blocks at the server while it lives.
 pub struct Pin {
     pins: Arc<Pins>,
     roots: Vec<Digest>,
@@ -129,8 +130,8 @@ mod tests {
         Digest(bytes)
     }
 
-    /// Proves: each message names everything that is pinned, as the server forgets the rest; nothing is said again before
-    /// it is time; and what there is no room for takes nothing from what was there.
+    /// Proves: each message names all pinned roots, since the server drops the others; nothing is repeated
+    /// before it is time; and roots beyond the limit displace none.
     #[test]
     fn the_server_is_told_everything() {
         let pins = Pins::default();

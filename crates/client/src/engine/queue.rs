@@ -1,4 +1,4 @@
-//! The queue of requests that wait to be carried by an operation, and of events for the signer.
+//! The queue of requests that wait for an operation, and of events for the signer.
 
 use super::leases::RedoneGuard;
 use super::snapshot::Snapshot;
@@ -17,37 +17,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Span;
 
-/// One caller's request, which waits to be carried by an operation.
+/// One caller's request, which waits to be carried out by an operation.
 pub(super) struct Job {
     /// What to change; `None` for a fetch.
     pub edit: Option<Arc<Mutex<dyn Edit>>>,
     /// What the caller is going to read in the view.
     pub reads: ReadSet,
-    /// Who waits. `None` when the caller has its answer and the work must only be done again, because the
+    /// The waiting caller. `None` if it already has its answer and the work is only made again, because the
     /// server declared the first attempt dead.
     pub waiter: Option<Arc<Waiter>>,
-    /// The ticket under which a flush waits for work done again.
+    /// The ticket through which a flush waits for work that is made again.
     pub ticket: Option<u64>,
-    /// Whether it must have an operation of its own, since it has spoiled a shared one.
+    /// Whether it must have an operation of its own, because it has spoiled a shared one.
     pub alone: bool,
-    /// How often the server refused an operation that carried it.
+    /// How often the server refused an operation with this request.
     pub refusals: u32,
-    /// The block that was missing when it was planned last.
+    /// The block that was missing when the request was last planned.
     pub missing: Option<Digest>,
-    /// Held while the work is made again although its caller has the answer.
+    /// Held while the work is made again although its caller has its answer.
     pub redone: Option<RedoneGuard>,
-    /// Whether the request waits while what a restore lost is made again.
+    /// Whether the request waits while the resend runs.
     pub priority: RequestPriority,
     /// What the caller is doing, for a trace: a request of the kernel, or the sending of gathered edits.
     pub span: Span,
 }
 
-/// Whether a request waits while what a restore lost is made again.
+/// Whether a request waits while the resend runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestPriority {
-    /// A program's request: it waits.
+    /// A program's request; it waits.
     Usual,
-    /// A request that belongs to the resend, or that must not wait for it.
+    /// A request of the resend, or one that must not wait for it.
     First,
 }
 
@@ -79,7 +79,8 @@ struct WaiterState {
 }
 
 impl Waiter {
-    /// Whether it has given up, or was told of a failure: what is not on its way then is not made any more.
+    /// Whether the caller has given up or has already got an error; a request not yet under way is then
+    /// dropped.
     fn is_abandoned(&self) -> bool {
         let state = self.state.lock();
         state.abandoned || state.result.is_some()
@@ -90,8 +91,8 @@ impl Waiter {
         self.answered.notify_all();
     }
 
-    /// Waits for the answer. After the deadline, or when the caller is interrupted, the request is withdrawn, unless it
-    /// is on its way already.
+    /// Waits for the answer. After the deadline, or when the caller is interrupted, the request is withdrawn,
+    /// unless it is already under way.
     pub fn wait(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<Arc<Snapshot>, FsError> {
         let mut state = self.state.lock();
         while state.result.is_none() {
@@ -105,32 +106,32 @@ impl Waiter {
     }
 }
 
-/// Most events that may wait when a pushed view is added, which may be dropped.
+/// Most queued events for a pushed view to be added; beyond that, it is dropped.
 const EVENTS_MAX: usize = 16;
 
-/// What a reader found out that the signer must know before the reader uses it.
+/// An event that the signer must handle before the reader that found it goes on.
 pub(super) struct QueuedEvent {
-    /// What the signer is told.
+    /// The event.
     pub event: SignerEvent,
-    /// Tells the reader that the signer knows.
+    /// Signals the reader that the signer has handled the event.
     pub done: std::sync::mpsc::Sender<()>,
 }
 
-/// What a reader tells the signer.
+/// What the signer must learn, from a reader or from the server.
 pub(super) enum SignerEvent {
-    /// An operation that was pending is committed: this is its structure, already verified by the reader.
+    /// A pending operation was committed; its structure, already verified by the reader.
     Committed(Box<Signed<Structure>>),
-    /// The server gave a structure that is not the one announced.
+    /// The server gave a structure that is not the announced one.
     Alarm(Box<Alarm>),
-    /// The present view is wanted, without an operation.
+    /// The present view should be fetched, without an operation.
     Look,
     /// The server pushed a view with operations of other devices.
     Pushed(Box<Difference>),
-    /// Everything is frozen for a reason that the signer did not find.
+    /// Everything is frozen, for a reason that the signer did not find.
     Froze(Box<FrozenReport>),
 }
 
-/// The requests that no operation carries yet.
+/// The requests that are not part of an operation yet.
 #[derive(Default)]
 pub(super) struct Queue {
     jobs: Mutex<Jobs>,
@@ -141,22 +142,22 @@ pub(super) struct Queue {
 struct Jobs {
     waiting: VecDeque<Job>,
     events: Vec<QueuedEvent>,
-    /// Somebody waits for what was noted to be durable.
+    /// Whether a caller waits for notes to become durable.
     sync_notes: bool,
-    /// Which requests wait for those of the resend.
+    /// Which requests wait for the resend.
     hold: QueueHold,
     stopped: bool,
 }
 
-/// Which requests wait for those of the resend.
+/// Which requests wait for the resend.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum QueueHold {
     /// No request waits.
     #[default]
     Nothing,
-    /// Requests that change something wait, while the resend itself has to wait.
+    /// Requests that change something wait, because the resend itself is paused.
     Changes,
-    /// All requests wait but those of the resend.
+    /// All requests wait except those of the resend.
     All,
 }
 
@@ -173,7 +174,7 @@ impl Jobs {
 
 /// What the pump is to do next.
 pub(super) enum NextWork {
-    /// These requests are for one operation.
+    /// Requests to put into one operation.
     Jobs(Vec<Job>),
     /// These events must reach the signer before anything else.
     Events(Vec<QueuedEvent>),
@@ -206,8 +207,8 @@ impl Queue {
         !jobs.stopped
     }
 
-    /// Hands in what the server shows of others' work: the pump goes on from there, if it follows what is accepted by then. While
-    /// much waits to be known it is dropped: the next operation's view has it.
+    /// Adds a view that the server pushed. The pump accepts it if it follows the accepted one by then. The
+    /// view is dropped while many events wait: the next operation's view includes its content.
     pub fn push_view(&self, difference: Difference) {
         let mut jobs = self.jobs.lock();
         if !jobs.stopped && jobs.events.len() < EVENTS_MAX {
@@ -217,7 +218,7 @@ impl Queue {
         }
     }
 
-    /// Has what was noted made durable as soon as nothing is under way; `false` once the engine has stopped.
+    /// Makes notes durable as soon as the pump is free; `false` once the engine has stopped.
     pub fn sync_notes(&self) -> bool {
         let mut jobs = self.jobs.lock();
         jobs.sync_notes = true;
@@ -230,13 +231,13 @@ impl Queue {
         std::mem::take(&mut self.jobs.lock().events)
     }
 
-    /// Chooses which requests wait for those of the resend.
+    /// Sets which requests wait for the resend.
     pub fn hold(&self, held: QueueHold) {
         self.jobs.lock().hold = held;
         self.arrived.notify_one();
     }
 
-    /// Puts requests back, before all others and in their order.
+    /// Puts requests back to the front, in their order.
     pub fn push_front(&self, again: Vec<Job>) {
         let mut jobs = self.jobs.lock();
         for job in again.into_iter().rev() {
@@ -245,7 +246,7 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// Takes up to `count` requests; waits for the first for at most `patience`.
+    /// Takes up to `count` requests; waits at most `patience` for the first.
     pub fn take(&self, count: usize, patience: Duration) -> NextWork {
         let mut jobs = self.jobs.lock();
         let end = Instant::now() + patience;
@@ -258,7 +259,7 @@ impl Queue {
             }
             jobs.waiting.retain(|job| !job.is_abandoned());
             if jobs.next().is_some() {
-                // An operation makes durable what was noted before it.
+                // An operation also makes durable what was noted before it.
                 break;
             }
             if std::mem::take(&mut jobs.sync_notes) {
@@ -296,7 +297,7 @@ impl Queue {
         jobs.waiting.drain(..).collect()
     }
 
-    /// Fails all requests that wait. Work whose caller has its answer stays.
+    /// Answers all waiting callers with an error. Work whose caller already has its answer stays.
     pub fn fail_waiting(&self, error: &FsError) {
         self.jobs.lock().waiting.retain(|job| {
             job.answer(Err(error.clone()));
@@ -309,7 +310,7 @@ impl Queue {
         self.jobs.lock().waiting.len()
     }
 
-    /// From now on no request is taken.
+    /// Stops the queue: it takes no more requests.
     pub fn stop(&self) {
         self.jobs.lock().stopped = true;
         self.arrived.notify_all();

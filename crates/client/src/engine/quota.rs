@@ -1,9 +1,9 @@
-//! How much more this user may store. The server refuses what is over the limit; here programs get that error when they
-//! write, before anything is sent and while they still have the data.
+//! How much more this user may store. The server refuses what exceeds the limit; this module gives programs
+//! that error when they write, before anything is sent and while they still have the data.
 //!
-//! That there is a limit is known from the membership, or from a refusal: without one nobody asks the server anything.
-//! What is used is the server's word, and so no more than a service to honest programs: a server that lies can refuse to
-//! store as well.
+//! Whether there is a limit is clear from the membership, or from a refusal; without a limit, the server is
+//! not asked. The usage is reported by the server without proof, so this is only a service to honest
+//! programs: a dishonest server can refuse to store as well.
 
 use super::Engine;
 use crate::error::FsError;
@@ -11,28 +11,28 @@ use holdfast_protocol::message::{Request, Response, Usage};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long the server's figure is used, with what was written since counted on top.
+/// How long the server's figure is used; data written since is added to it.
 const FRESH: Duration = Duration::from_secs(10);
-/// How soon it is asked again when there seems to be no room.
+/// How soon the server is asked again when there seems to be no room.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long to wait for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What this device knows of its user's quota.
+/// The quota of this device's user, as far as it is known.
 #[derive(Default)]
 pub(super) struct Quota(Mutex<QuotaRecord>);
 
 #[derive(Default)]
 struct QuotaRecord {
-    /// A limit that the membership does not have, of the server's operator: known since it refused something.
+    /// Whether the server's operator has set a limit that is not in the membership; learned from a refusal.
     operators: bool,
     told: Option<(Instant, Usage)>,
-    /// Bytes written since the server told the usage.
+    /// Bytes written since the server reported the usage.
     since: u64,
 }
 
 impl QuotaRecord {
-    /// What would be used with `bytes` more, and the limit, if that is too much.
+    /// The error if `bytes` more would exceed the limit.
     fn over(&self, bytes: u64) -> Option<FsError> {
         let (_, usage) = self.told.as_ref()?;
         let (limit, used) = (usage.limit?, usage.bytes.saturating_add(self.since));
@@ -45,7 +45,7 @@ impl QuotaRecord {
 }
 
 impl Engine {
-    /// What this device's user is charged for at the server; the superuser is told what everybody is.
+    /// The usage charged to this device's user at the server; for the superuser, that of all users.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Refused`].
@@ -62,10 +62,10 @@ impl Engine {
         }
     }
 
-    /// Whether a program may write so many bytes more.
+    /// Checks whether a program may write so many more bytes.
     ///
     /// # Errors
-    /// [`FsError::Quota`]: not as far as the server has said.
+    /// [`FsError::Quota`]: not according to the server's last report.
     pub(super) fn room(&self, bytes: u64) -> Result<(), FsError> {
         let mut known = self.quota.0.lock();
         if !self.is_limited(&known) {
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The usage and the limit, where there is a limit and the server tells it.
+    /// The usage and the limit, if there is a limit and the server reports it.
     pub(super) fn quota(&self) -> Option<Usage> {
         let mut known = self.quota.0.lock();
         if !self.is_limited(&known) {
@@ -95,7 +95,7 @@ impl Engine {
         known.told.as_ref().map(|(_, usage)| *usage).filter(|usage| usage.limit.is_some())
     }
 
-    /// The server has refused something: then there is a limit.
+    /// Learns from a refusal of the server that there is a limit.
     pub(crate) fn note_quota(&self, error: &FsError) {
         if let FsError::Quota { .. } = error {
             let mut known = self.quota.0.lock();
@@ -108,7 +108,7 @@ impl Engine {
         known.operators || self.membership().quotas.contains_key(&self.me().1)
     }
 
-    /// Without an answer, what was said before is gone by.
+    /// Asks the server for the usage. Without an answer, the last one is used.
     fn refresh(&self, known: &mut QuotaRecord) {
         if !self.is_connected() {
             return;

@@ -1,9 +1,9 @@
-//! Removes files that belong to this user, or to its groups, and have no name any more.
+//! Removes files of this user and its groups that have no name any more.
 //!
-//! Whoever may write a directory may remove any name in it; the file itself is its owner's affair (SUNDR 4). So its
-//! owner looks now and then for files that no directory names, and removes them. That nothing names a file is proven
-//! by a view as a whole ([`crate::tree::survey()`]); that nothing has come to name it since, by its i-hash at the
-//! place of the removal in the order, since a link is counted in the inode.
+//! A member who may write a directory may remove any name in it, but not a file of another owner (SUNDR 4).
+//! So each owner looks from time to time for files that no directory names, and removes them. A view as a
+//! whole proves that nothing names a file ([`crate::tree::survey()`]). The file's i-hash at the removal's
+//! place in the order proves that it got no name since, because links are counted in the inode.
 
 use super::Engine;
 use crate::error::FsError;
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most files that are removed in one operation.
+/// Most files removed in one operation.
 const BATCH: usize = 200;
-/// How often a view is fetched in which nothing is pending.
+/// How often a view is fetched to find one in which nothing is pending.
 const TRIES: u32 = 50;
 
 /// A file that had no name.
@@ -29,23 +29,24 @@ pub struct ReclaimedFile {
     pub bytes: u64,
 }
 
-/// What a search for files without a name found.
+/// The result of a search for files without a name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReclaimReport {
-    /// Number of inodes that were looked at.
+    /// Number of inodes examined.
     pub inodes: u64,
-    /// Files without a name that were removed, or, if that was only tried, would be.
+    /// Files without a name that were removed (or would be, in a dry run).
     pub files: Vec<ReclaimedFile>,
-    /// Directories without a name that have names in them: they are left alone, since what is in them would be lost.
+    /// Directories without a name that have names in them. They are left alone, since the files in them would
+    /// be lost.
     pub detached: Vec<u64>,
 }
 
 impl Engine {
-    /// Removes files of this user and its groups that nothing names and that are not `in_use`. `None`: the file
-    /// system has more than `inodes_max` inodes, or it is never at rest.
+    /// Removes files of this user and its groups that nothing names and that are not `in_use`. `None`: the
+    /// file system has more than `inodes_max` inodes, or operations are always pending.
     ///
     /// # Errors
-    /// Anything at all that cannot be read: then nothing is removed. [`FsError::Unreachable`], [`FsError::Frozen`].
+    /// Any error of reading: then nothing is removed. [`FsError::Unreachable`], [`FsError::Frozen`].
     pub fn reclaim(
         &self,
         dry_run: bool,
@@ -74,8 +75,8 @@ impl Engine {
         Ok(Some(reclaimed))
     }
 
-    /// A view fetched now, in which nothing is pending and that others withhold nothing from: all of it can be read without waiting for anybody, and stays as
-    /// it is. `None`: the file system is never at rest.
+    /// Fetches a view in which nothing is pending and no file is withheld: all of it can be read without
+    /// waiting, and it does not change. `None`: operations are always pending.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].

@@ -21,18 +21,18 @@ use std::time::Duration;
 /// Name of the file in a state directory.
 const FILE: &str = "restores";
 
-/// What a restore cost a device.
+/// The effect of a restore on a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RestoreReport {
-    /// Number of operations that the file system goes on from.
+    /// Number of operations from which the file system continues.
     pub size: u64,
     /// When it was declared, nanoseconds since 1970, by the superuser's clock.
     pub declared_ns: i64,
     /// Operations that this device had seen and that are lost.
     pub lost: u64,
-    /// First and last number of this device's own operations among them that were acknowledged.
+    /// First and last number of this device's own lost operations that were acknowledged.
     pub own: Option<(u64, u64)>,
-    /// The file with what it had seen, for `holdfast evidence merge`.
+    /// The file with the view that it had accepted, for `holdfast evidence merge`.
     pub kept: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for RestoreReport {
     }
 }
 
-/// Called with what a restore cost when it was taken up.
+/// Called with the report of a restore when it is taken up.
 pub type RestoredHook = Box<dyn Fn(&RestoreReport) + Send + Sync>;
 
 /// Reports of the restores that were taken up since the start, and the hooks that are called with them.
@@ -74,19 +74,19 @@ pub type RestoredHook = Box<dyn Fn(&RestoreReport) + Send + Sync>;
 pub(super) struct Restores(Mutex<(Option<RestoreReport>, Vec<RestoredHook>)>);
 
 impl Restores {
-    /// Adds a restore that this engine has taken up.
+    /// Stores the report of a restore that was taken up, and calls the hooks.
     pub fn taken_up(&self, report: RestoreReport) {
         let (latest, hooks) = &mut *self.0.lock();
         hooks.iter().for_each(|hook| hook(&report));
         *latest = Some(report);
     }
 
-    /// The restore that was taken up last.
+    /// The report of the restore that was taken up last.
     pub fn latest(&self) -> Option<RestoreReport> {
         self.0.lock().0.clone()
     }
 
-    /// Registers a hook, and tells it what has been told already.
+    /// Registers a hook, and calls it with the last report, if there is one.
     pub fn on_restored(&self, hook: RestoredHook) {
         let (latest, hooks) = &mut *self.0.lock();
         if let Some(report) = latest {
@@ -96,7 +96,7 @@ impl Restores {
     }
 }
 
-/// The restores that this device has taken up.
+/// Reads the restores that this device has taken up.
 pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Restore>> {
     match std::fs::read(state_dir.join(FILE)) {
         Ok(bytes) => {
@@ -112,14 +112,15 @@ pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
     holdfast_durable::replace(&state_dir.join(FILE), &encode(&restores.to_vec()), holdfast_durable::PRIVATE)
 }
 
-/// Whether the server shows a restore, declared by the superuser, that `floor` has not taken up. Nothing is believed of it
-/// yet but that.
+/// Whether the server shows a restore, declared by the superuser, that `floor` has not taken up. Nothing else
+/// of the server's answer is believed yet.
 pub(in crate::engine) fn is_declared(remote: &dyn Remote, floor: &Floor, deadline: Duration) -> bool {
     let shown = look(remote, floor, 0, deadline);
     shown.is_some_and(|(_, members)| matches!(remaining_log(floor, &members.restores), Ok(Some(_))))
 }
 
-/// What the server shows now, with its membership and a proof that its log extends the first `log_size` operations.
+/// The server's present view, with its membership and a proof that its log extends the first `log_size`
+/// operations.
 pub(crate) fn look(
     remote: &dyn Remote,
     floor: &Floor,

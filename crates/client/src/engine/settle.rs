@@ -1,4 +1,5 @@
-//! Requests that wait for another device's pending operation, so that nobody else waits with them.
+//! Requests that wait for another device's pending operation, kept apart so that no other request waits with
+//! them.
 
 use super::queue::Job;
 use super::shared::Shared;
@@ -20,8 +21,8 @@ impl ParkedRequests {
         ParkedRequests { shared, parked: Mutex::default() }
     }
 
-    /// Takes a request out of the way until the first of `tags` is (probably) settled. If another still is not,
-    /// its next plan says so and it comes back here.
+    /// Parks a request until the first of `tags` is (probably) settled. If another one is not settled by
+    /// then, the next plan finds out and the request is parked again.
     pub fn park(self: &Arc<Self>, job: Job, tags: BTreeSet<Tag>) {
         let Some(tag) = tags.into_iter().next() else {
             self.shared.queue.push_front(vec![job]);
@@ -39,7 +40,7 @@ impl ParkedRequests {
             let started = Instant::now();
             let settled = parking.shared.wait_settled(tag, started + parking.shared.deadline);
             if settled.is_none() {
-                // A server that answers nonsense at once must not make this a busy loop.
+                // Prevents a busy loop if the server answers nonsense at once.
                 std::thread::sleep(Duration::from_millis(50).saturating_sub(started.elapsed()));
             }
             let jobs = parking.parked.lock().remove(&tag).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! State of an engine that callers and the pump's thread share.
+//! The state of an engine that callers and the pump's thread share.
 
 use super::commits::Commits;
 use super::freshness::FreshnessMonitor;
@@ -33,14 +33,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::Span;
 
-/// Longest single wait for another device's operation; after it the present view is looked at again.
+/// Longest single wait for another device's operation, in milliseconds; after that, the present view is
+/// checked again.
 const SETTLE_MS_MAX: u64 = 30_000;
-/// How long a call waits for a server that has been silent for a whole deadline already.
+/// How long a call waits for a server that has not answered for the full deadline of an earlier call.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Files of which it is remembered how often their content was found wrong.
+/// Most files for which integrity failures are counted.
 const FAILURES_KEPT: usize = 8192;
-/// From how many failures of a file on their number is told, at each power of two.
+/// From this many failures of a file on, each power of two is logged.
 const FAILURES_TOLD: u64 = 64;
 
 /// Counts since the start.
@@ -57,20 +58,21 @@ pub(super) struct Counters {
     pub replaced_tables: AtomicU64,
 }
 
-/// A view that callers read from, and its place among those this engine has accepted.
+/// A view that callers read from, with its place in the sequence of views that this engine has accepted.
 #[derive(Clone)]
 pub(super) struct LatestView {
-    /// Number of views that were accepted before it.
+    /// Number of views accepted before it.
     pub sequence: u64,
     /// The view to read from.
     pub base: Arc<Base>,
-    /// The floor with the view; it knows by which pending operations the view may be completed.
+    /// The floor that includes the view; it determines which pending operations may complete the view.
     pub floor: Arc<Floor>,
-    /// Files that others held exclusively at that position, so that this view may be outdated for them.
+    /// Files that other devices held exclusively at that position in the order; this view may be outdated for
+    /// them.
     pub withheld: Arc<Withheld>,
 }
 
-/// How often each file's content was found wrong, for a bounded number of files.
+/// Counts how often each file's content was found wrong, for a bounded number of files.
 pub(super) struct Failures(LruCache<Option<Handle>, u64>);
 
 impl Default for Failures {
@@ -80,7 +82,7 @@ impl Default for Failures {
 }
 
 impl Failures {
-    /// Counts one more failure; returns their number.
+    /// Counts one more failure of a file; returns their number.
     fn note(&mut self, file: Option<Handle>) -> u64 {
         let times = self.0.get_or_insert_mut(file, || 0);
         *times += 1;
@@ -88,7 +90,7 @@ impl Failures {
     }
 }
 
-/// State of one engine that callers and the pump share.
+/// The state of one engine that callers and the pump share.
 pub(super) struct Shared {
     pub address: String,
     pub me: DeviceId,
@@ -106,29 +108,29 @@ pub(super) struct Shared {
     /// The last accepted view.
     pub latest: RwLock<LatestView>,
     pub in_flight: AtomicBool,
-    /// Why the key did not sign when it was last asked to.
+    /// Why the key did not sign when it was last asked; `None` if it did.
     key_trouble: RwLock<Option<String>>,
-    /// The server says that this device is no member.
+    /// Whether the server says that this device is no member.
     excluded: AtomicBool,
-    /// A call has waited its full time in vain, and no answer has come since.
+    /// Whether a call has waited its full time in vain and no answer has come since.
     silent: AtomicBool,
     pub last_operation: AtomicU64,
     frozen: RwLock<Option<Arc<FrozenReport>>>,
-    /// A failure of this machine that nothing can go on after.
+    /// A failure of this machine after which the engine cannot go on.
     broken: RwLock<Option<FsError>>,
     pub notices: Notices,
     pub leases: Leases,
-    /// Set once, when the engine has begun.
+    /// Set once, when the engine has started.
     pub freshness: OnceLock<Arc<FreshnessMonitor>>,
-    /// Set once, when the engine has begun to meet peers.
+    /// Set once, when the engine has started to meet peers.
     pub peers: OnceLock<Arc<Peers>>,
-    /// Set once, when the engine has begun; `None` where no leaves of the log are kept.
+    /// Set once, when the engine has started; stays empty if no leaves of the log are stored.
     pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
-    /// The declared restore that was taken up last.
+    /// The restore that was taken up last.
     pub restores: Restores,
-    /// Makes again what a restore lost of this device's operations.
+    /// Makes operations of this device again that a restore lost.
     pub resend: Arc<Resend>,
-    /// Called before each operation that only looks.
+    /// Called before each operation that only reads.
     pub before_look: OnceLock<LookHook>,
 }
 
@@ -184,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Fails once the engine is frozen, broken or stopped.
+    /// Fails once the engine is frozen or broken.
     pub fn check(&self) -> Result<(), FsError> {
         if let Some(report) = &*self.frozen.read() {
             return Err(FsError::Frozen(report.clone()));
@@ -195,7 +197,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The alarm, if there was one.
+    /// The alarm's report, if the engine is frozen.
     pub fn frozen(&self) -> Option<Arc<FrozenReport>> {
         self.frozen.read().clone()
     }
@@ -207,13 +209,13 @@ impl Shared {
         self.submit_in_turn(edit, ReadSet::default(), RequestPriority::Usual)
     }
 
-    /// Whether what was agreed for an old head, or a lost peer, lets an operation be made.
+    /// Whether an operation may be made, in view of the policies for an old head and for lost peers.
     pub fn may_operate(&self, changes: bool) -> Result<(), FsError> {
         self.freshness.get().map_or(Ok(()), |monitor| monitor.may_operate(changes))?;
         self.peers.get().map_or(Ok(()), |peers| peers.may_operate())
     }
 
-    /// Queues a request in that turn, whatever programs wait for, and waits for its answer.
+    /// Queues a request with a priority, whatever the policies say, and waits for its answer.
     pub fn submit_in_turn(
         &self,
         edit: Option<Arc<Mutex<dyn Edit>>>,
@@ -237,12 +239,14 @@ impl Shared {
         if !self.queue.push(job) {
             return Err(self.check().err().unwrap_or_else(stopped));
         }
-        // The engine may have frozen between the check and the push; then nobody would answer.
+        // The engine may have frozen between the check and the push; then the request would never be
+        // answered.
         self.check()?;
         waiter.wait(Instant::now() + self.patience(), || self.late())
     }
 
-    /// A view sequenced after this call began. What else than `reads` others hold exclusively is found out when it is read.
+    /// Fetches a view that is ordered after this call began. `reads`: files to be read in it. For other
+    /// files, exclusive access of other devices is noticed only when they are read.
     pub fn fetch(&self, reads: ReadSet) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.may_operate(false)?;
@@ -250,20 +254,21 @@ impl Shared {
         self.submit_in_turn(None, reads, RequestPriority::Usual)
     }
 
-    /// A view for the resend, for which other requests wait.
+    /// Fetches a view for the resend, ahead of waiting requests.
     pub fn fetch_first(&self, reads: ReadSet) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.submit_in_turn(None, reads, RequestPriority::First)
     }
 
-    /// A modification that belongs to the resend, so it does not wait for it.
+    /// Makes a modification for the resend, ahead of waiting requests.
     pub fn modify_first(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.submit_in_turn(Some(edit), ReadSet::default(), RequestPriority::First)
     }
 
-    /// How long a call waits. Once one has waited its full time in vain, the next ones do not wait as long:
-    /// programs ask again and again, the kernel lets them wait for one another, and nobody can interrupt them.
+    /// How long a call waits. Once a call has waited its full time in vain, later calls wait for a shorter
+    /// time: programs try again and again, the kernel makes them wait for each other, and they cannot be
+    /// interrupted.
     pub fn patience(&self) -> Duration {
         if self.silent.load(Relaxed) { self.deadline.min(SILENT_PATIENCE) } else { self.deadline }
     }
@@ -273,7 +278,7 @@ impl Shared {
         self.silent.store(false, Relaxed);
     }
 
-    /// How the key did when it was last asked to sign; `None`: well.
+    /// Notes the result of the key's last signature; `None`: it signed.
     pub fn key_did(&self, trouble: Option<&SignError>) {
         let trouble = trouble.map(ToString::to_string);
         if *self.key_trouble.read() == trouble {
@@ -294,7 +299,7 @@ impl Shared {
         })
     }
 
-    /// What the server answered instead of a connection, in words; `None`: it gives one, or does not answer.
+    /// The server's answer in words, if it refuses a connection; `None` if it accepts one or does not answer.
     pub fn turned_away(&self) -> Option<String> {
         match self.remote.trouble()? {
             error @ (RpcError::Server(_) | RpcError::WrongServer { .. } | RpcError::Version { .. }) => {
@@ -304,7 +309,8 @@ impl Shared {
         }
     }
 
-    /// Takes notice of the answer to a look, which every member may take: whether this device is one still.
+    /// Learns from the answer to a Look request, which every member may send, whether this device is still a
+    /// member.
     pub fn looked(&self, answer: &Result<Response, RpcError>) {
         let is_excluded = match answer {
             Ok(Response::View(_)) => false,
@@ -324,12 +330,12 @@ impl Shared {
         }
     }
 
-    /// Whether the server says that this device is no member any more.
+    /// Whether the server says that this device is no longer a member.
     pub fn is_excluded(&self) -> bool {
         self.excluded.load(Relaxed)
     }
 
-    /// The error of a call whose deadline has passed.
+    /// The error for a call whose deadline has passed.
     pub fn late(&self) -> FsError {
         self.check().err().unwrap_or_else(|| {
             let waited = self.patience().as_secs();
@@ -344,8 +350,8 @@ impl Shared {
         })
     }
 
-    /// Waits until another device's operation is settled, and returns its structure if it was committed. It is
-    /// not verified yet. `None` says nothing: only a view tells whether an operation is dead.
+    /// Waits until another device's operation is settled, and returns its structure, not verified yet, if it
+    /// was committed. `None` has no meaning: only a view shows whether an operation is dead.
     pub fn wait_settled(&self, tag: Tag, deadline: Instant) -> Option<Box<Signed<Structure>>> {
         let left = deadline.saturating_duration_since(Instant::now());
         let abort_after = self.remote.welcome().map_or(10_000, |welcome| u64::from(welcome.abort_after_ms));
@@ -358,17 +364,19 @@ impl Shared {
         }
     }
 
-    /// Makes the signer know something before anybody relies on it (trace T9).
+    /// Passes an event to the signer and waits until it has been handled, before anybody relies on it (trace
+    /// T9).
     pub fn report_event(&self, what: SignerEvent) -> Result<(), FsError> {
         let (done, told) = std::sync::mpsc::channel();
         if self.queue.push_event(QueuedEvent { event: what, done }) {
-            // Ends with an error when the engine stops, and nobody is told.
+            // If the engine stops first, this ends with an error.
             let _ = told.recv_timeout(self.deadline);
         }
         self.check()
     }
 
-    /// What an error in the present view means to a caller: for good, with evidence and an entry in the log.
+    /// Turns an error in the present view into the caller's error. An integrity failure has consequences:
+    /// evidence and an entry in the log.
     pub fn explain(
         &self,
         file: Option<Handle>,
@@ -383,7 +391,7 @@ impl Shared {
         self.announce(error, base)
     }
 
-    /// Keeps evidence of an integrity failure that was found in the present view, and logs it.
+    /// Saves evidence of an integrity failure that was found in the present view, and logs it.
     pub fn announce(&self, error: FsError, base: &Base) -> FsError {
         let FsError::Integrity(report) = error else { return error };
         let mut report = Arc::unwrap_or_clone(report);
@@ -396,7 +404,8 @@ impl Shared {
             self.evidence.concerns(evidence, path);
         }
         let times = self.failures.lock().note(report.file);
-        // Programs try again, and every block of a file may be damaged: it is told once, and then how often.
+        // Programs try again, and every block of a file may be damaged. So the failure is logged once, and
+        // later only the number of failures.
         if times == 1 {
             tracing::error!(report = %report, "integrity failure");
         } else if times.is_power_of_two() && times >= FAILURES_TOLD {
@@ -407,7 +416,7 @@ impl Shared {
         FsError::Integrity(report)
     }
 
-    /// What an error in some view means, without any consequence: the view may be outdated.
+    /// Turns an error in any view into an [`FsError`], without consequences: the view may be outdated.
     pub fn describe(&self, file: Option<Handle>, error: &ReadError) -> FsError {
         let mut report = IntegrityReport {
             file,
@@ -447,7 +456,7 @@ impl Shared {
         FsError::Integrity(Arc::new(report))
     }
 
-    /// Takes a new view as the latest.
+    /// Makes a view the latest.
     pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>, withheld: Arc<Withheld>) -> LatestView {
         if let Some(keeper) = self.leaf_keeper.get() {
             keeper.note(&floor);
@@ -457,7 +466,7 @@ impl Shared {
         latest.clone()
     }
 
-    /// Stops everything for good: nothing the server shows is believed any more.
+    /// Stops everything for good, because the server cannot be trusted any more.
     pub fn freeze(&self, report: FrozenReport) {
         let report = {
             let mut frozen = self.frozen.write();
@@ -489,7 +498,7 @@ pub(super) fn stopped() -> FsError {
     FsError::Unreachable("the file system is being unmounted".to_owned())
 }
 
-/// Whether a server's answer is final, so that the operation's number must be given up.
+/// Whether a server's refusal is final, so that the operation's number must be given up.
 pub(super) fn is_definite(error: &RpcError) -> bool {
     match error {
         RpcError::Server(

@@ -1,4 +1,4 @@
-//! The verified view that one or more requests are answered from.
+//! The verified view from which one or more requests are answered.
 
 use super::queue::SignerEvent;
 use super::shared::{LatestView, Shared};
@@ -19,16 +19,17 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the file system was at one place in the order.
+/// The state of the file system at one position in the order.
 ///
-/// Reading something that another device has pending waits until that operation is committed, and then goes on
-/// at the same place with it (SUNDR 3.4.2); if it turns out dead, or if a block is missing, reading goes on in
-/// the present view, which is later in the order. So one snapshot's reads never go back, but may go forward.
+/// Reading a file for which another device has an operation pending waits until that operation is committed,
+/// and then goes on at the same position with its effect (SUNDR 3.4.2). If the operation turns out dead, or a
+/// block is missing, reading goes on in the present view, which is later in the order. So the reads of one
+/// snapshot never go back, but may go forward.
 pub struct Snapshot {
     shared: Arc<Shared>,
     place: RwLock<LatestView>,
     ticket: Option<u64>,
-    /// What others hold exclusively is read as it is here.
+    /// Whether files that other devices hold exclusively are read as they are in this view.
     is_lenient: bool,
 }
 
@@ -37,15 +38,17 @@ impl Snapshot {
         Snapshot { shared, place: RwLock::new(place), ticket, is_lenient: false }
     }
 
-    /// This view as it is known here, for a mount that goes on while the server is away (`--write-back`): reading a file that
-    /// another device holds exclusively gives this view's version, which may be outdated, and asks nobody.
+    /// This view without checks for newer versions, for a mount that goes on while the server is away
+    /// (`--write-back`): a file that another device holds exclusively is read as it is in this view, which
+    /// may be outdated, without asking the server.
     #[must_use]
     pub fn lenient(&self) -> Snapshot {
         let place = RwLock::new(self.place.read().clone());
         Snapshot { shared: self.shared.clone(), place, ticket: self.ticket, is_lenient: true }
     }
 
-    /// Grows with every accepted view of one engine: a later view has a higher number.
+    /// Number of this view in the sequence of views that one engine has accepted: a later view has a higher
+    /// number.
     pub fn sequence(&self) -> u64 {
         self.place.read().sequence
     }
@@ -55,12 +58,12 @@ impl Snapshot {
         self.base().membership.clone()
     }
 
-    /// Where file content is read from.
+    /// The store from which file content is read.
     pub fn source(&self) -> &VerifiedStore {
         &self.shared.store
     }
 
-    /// Waits until the modification that this is the answer to is committed at the server.
+    /// Waits until the modification that this snapshot answers is committed at the server.
     ///
     /// # Errors
     /// As [`super::Engine::flush_commits`], but for this modification only.
@@ -70,7 +73,7 @@ impl Snapshot {
         self.shared.commits.wait(ticket, deadline, || self.shared.late())
     }
 
-    /// The view itself, if nothing of others is pending in it, nor withheld.
+    /// The view itself, if no operation of others is pending in it and no file is withheld.
     pub(super) fn settled(&self) -> Option<Arc<Base>> {
         let place = self.place.read();
         (place.base.touches.is_empty() && *place.withheld == Withheld::default()).then(|| place.base.clone())
@@ -80,7 +83,7 @@ impl Snapshot {
         self.place.read().base.clone()
     }
 
-    /// Goes on in the present view, in which a file is to be read.
+    /// Moves on to the present view, in which `file` is to be read.
     fn renew(&self, file: Handle) -> Result<(), FsError> {
         let newer = self.shared.fetch(ReadSet::of(&[file]))?.place.read().clone();
         self.go_on(newer);
@@ -94,8 +97,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether others held a file exclusively, so that it may be outdated in this view. If it is under a lease by now, the
-    /// newest accepted view is the present one.
+    /// Whether another device held a file exclusively, so that it may be outdated in this view. If this
+    /// device has a lease of it by now, moves on to the newest accepted view, which is then current.
     fn is_withheld(&self, file: Handle) -> bool {
         if self.is_lenient || !self.place.read().withheld.has(&file) {
             return false;
@@ -109,8 +112,8 @@ impl Snapshot {
         false
     }
 
-    /// Takes the structure of an operation that was pending here. The signer is told first: were the operation
-    /// shown as dead later, it must know that its effects have been read (trace T9).
+    /// Takes over the structure of an operation that was pending in this view. The signer learns it first: if
+    /// the operation is later shown as dead, the signer must know that its effects have been read (trace T9).
     fn adopt_structure(&self, structure: Signed<Structure>) -> Result<(), FsError> {
         let LatestView { base, floor, .. } = self.place.read().clone();
         let mut learned = Floor::clone(&floor);
@@ -119,7 +122,8 @@ impl Snapshot {
         }
         self.shared.report_event(SignerEvent::Committed(Box::new(structure)))?;
         let mut view = learned.view.clone();
-        // The own operation may be signed and not yet committed; the floor does not hold it then.
+        // This device's own operation may be signed but not committed yet; the floor does not include it
+        // then.
         view.slots.extend(base.view.slots.get(&base.me).map(|own| (base.me, own.clone())));
         let mut place = self.place.write();
         if Arc::ptr_eq(&place.floor, &floor) {
@@ -129,7 +133,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The file's i-hash: changes whenever anything about the file does.
+    /// The i-hash of a file. It changes whenever anything about the file changes.
     ///
     /// # Errors
     /// [`FsError::NotFound`], and errors of the data itself.
@@ -137,7 +141,7 @@ impl Snapshot {
         self.read(file, |base| base.pending_on(file), |base| base.ihash(file))
     }
 
-    /// Reads something, once nothing pending touches it.
+    /// Reads something once no pending operation affects it.
     fn read<T>(
         &self,
         file: Handle,
@@ -157,7 +161,8 @@ impl Snapshot {
                 self.shared.leases.want(file);
                 self.renew(file)?;
                 if self.is_withheld(file) {
-                    // An honest server lets nobody have it meanwhile; one that was asked again knows nothing of it.
+                    // An honest server lets no other device have the file meanwhile. A server that was asked
+                    // again may not know of the earlier request.
                     std::thread::sleep(pauses.after_failure());
                 }
                 continue;
@@ -212,8 +217,8 @@ impl View for Snapshot {
             |base| base.pending_on(file),
             |base| {
                 let inode = base.inode(file)?;
-                // Of a directory whose entries are being changed only the time is told at once: waiting would
-                // hold up every path through it, and a time is no content.
+                // Of a directory whose entries are being changed, only the time is shown at once. Waiting
+                // would delay every path through the directory, and a time is not content.
                 match base.touches.time(file) {
                     Some(time) if inode.kind == InodeKind::Directory && time > inode.modified_ns => {
                         let mut changed = Inode::clone(&inode);

@@ -39,12 +39,12 @@ use std::time::{Duration, Instant};
 
 /// How long a start that can do without a server waits for one.
 const AWAY_PATIENCE: Duration = Duration::from_secs(5);
-/// After this time the reason why there is no connection is reported.
+/// Interval at which the reason why there is no connection is reported.
 const TELLING_PAUSE: Duration = Duration::from_secs(1);
-/// Between attempts to make the first fetch after such a start.
+/// Pause between attempts of the first fetch after a start without a server.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits for the first connection, and says why there is none yet.
+/// Waits for the first connection, and reports why there is none yet.
 fn connect(
     remote: &dyn Remote,
     patience: Duration,
@@ -69,7 +69,7 @@ fn connect(
 }
 
 impl Engine {
-    /// Connects, recovers what was in flight, and makes a first fetch; or starts from what is known here, see
+    /// Connects, recovers what was in flight, and makes a first fetch; or starts from local state, see
     /// [`EngineConfig::starts_away`].
     ///
     /// # Errors
@@ -121,7 +121,7 @@ impl Engine {
         engine.send_again()
     }
 
-    /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
+    /// Like [`Engine::start`], with a server that is reached in another way and with the state in `storage`.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -157,7 +157,8 @@ impl Engine {
                 match frozen(state) {
                     Ok(()) => {}
                     Err(_) if config.acknowledge_alarm => signer.acknowledge(),
-                    // What froze it may have been a restore that was not declared yet, or one to be taken up.
+                    // The alarm may have been caused by a restore that had not been declared yet, or that
+                    // must be taken up.
                     Err(_)
                         if !is_away && restored::is_declared(&*remote, signer.floor(), config.deadline) =>
                     {
@@ -170,7 +171,7 @@ impl Engine {
             None => (enrol(&*remote, &config)?, Allocator::default()),
         };
         let me = signer.floor().device;
-        // Only the server says so, but without its leave nothing can be done anyway.
+        // Only the server says so, but without its permission nothing can be done anyway.
         if welcome.is_some_and(|welcome| welcome.device.is_none()) {
             return Err(StartError::Removed { device: me.0 });
         }
@@ -191,7 +192,7 @@ impl Engine {
         let tables = Arc::new(TableCache::default());
         let (view, members) = match is_away {
             true => (signer.floor().view.clone(), known_members(signer.floor(), &store)?),
-            // Replaced by the first fetch, before anybody can read from it.
+            // The first fetch replaces this view before any call can read from it.
             false => (View::default(), Membership::founding("-", "-", signer.floor().superuser)),
         };
         let blocks = Arc::new(store.clone());
@@ -234,14 +235,14 @@ impl Engine {
         let locker = spawn("locks", move || held.run(&keeper))?;
         let keeper = shared.clone();
         let lessee = spawn("leases", move || keeper.leases.run(&keeper))?;
-        // The last one ends last: see `Engine::stop`.
+        // The last thread is ended last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
         let pasts = PastStates::new(config.key.clone());
         let quota = Default::default();
         let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, pasts, quota, threads });
         if is_away {
             tracing::warn!("no server answers; starting from what is known here");
-            // No connection is made until somebody asks for something.
+            // The connection is made only when there is a request.
             let asking = spawn("first-fetch", move || {
                 while let Err(FsError::Unreachable(_)) = shared.fetch(ReadSet::default())
                     && !shared.queue.is_stopped()
@@ -252,7 +253,7 @@ impl Engine {
             engine.threads.lock().insert(0, asking);
             return engine.start_freshness_monitor(witnesses, false);
         }
-        // Programs wait until what a restore lost is made again; the start does not.
+        // Programs wait until lost operations are made again, but the start does not.
         match shared.fetch_first(ReadSet::default()) {
             Ok(_) => engine.start_freshness_monitor(witnesses, true),
             Err(error) => {
@@ -269,7 +270,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// From now on what a restore lost is made again. Not before it is known whether anything may be changed.
+    /// Starts the resend's thread. This must come after the policies that decide whether anything may be
+    /// changed are in force.
     fn send_again(self: Arc<Self>) -> Result<Arc<Engine>, StartError> {
         let shared = self.shared.clone();
         let sender = spawn("again", move || shared.resend.run(&shared))?;
@@ -277,7 +279,7 @@ impl Engine {
         Ok(self)
     }
 
-    /// From now on leaves of the log are kept beside the state.
+    /// Starts to store leaves of the log beside the state.
     fn keep_leaves(self: Arc<Self>, state_dir: &Path) -> Result<Arc<Engine>, StartError> {
         match LeafKeeper::open(state_dir) {
             Ok(keeper) => {
@@ -293,7 +295,7 @@ impl Engine {
         Ok(self)
     }
 
-    /// From now on the newest head must not be too old.
+    /// Starts the monitor that checks that the newest head is not too old.
     fn start_freshness_monitor(
         self: Arc<Self>,
         policy: Option<WitnessPolicy>,
@@ -312,10 +314,10 @@ impl Engine {
     }
 }
 
-/// With what other clients are met, if they are to be.
+/// What is needed to meet other clients.
 type PeerSetup = (PeersPolicy, Arc<Processes>, ServerAddress, TcpListener);
 
-/// Listens for other clients, before anything else is begun.
+/// Opens the listener for other clients, if they are to be met, before anything else is started.
 fn meeting(config: &EngineConfig) -> Result<Option<PeerSetup>, StartError> {
     let Some(policy) = &config.peers else { return Ok(None) };
     let Some(processes) = &config.processes else {
@@ -326,7 +328,8 @@ fn meeting(config: &EngineConfig) -> Result<Option<PeerSetup>, StartError> {
     Ok(Some((policy.clone(), processes.clone(), config.address.server.clone(), listener)))
 }
 
-/// Has the process that keeps the key begin, and returns the highest number signed for; 0 where this process has it.
+/// Makes the process that has the key begin, and returns the highest number signed for; 0 if this process has
+/// the key.
 fn begin_signing(config: &EngineConfig, state: Option<&State>) -> Result<u64, StartError> {
     let Some(processes) = &config.processes else { return Ok(0) };
     let known = match state {
@@ -343,7 +346,7 @@ fn begin_signing(config: &EngineConfig, state: Option<&State>) -> Result<u64, St
     })
 }
 
-/// The members as of the last view that was accepted here.
+/// The membership of the last view that was accepted here.
 fn known_members(floor: &Floor, store: &VerifiedStore) -> Result<Membership, StartError> {
     let unknown = |why: String| {
         StartError::Unreachable(format!("and what is known here is not enough to do without it: {why}"))
@@ -352,7 +355,7 @@ fn known_members(floor: &Floor, store: &VerifiedStore) -> Result<Membership, Sta
     Membership::load(&store.near(), &reference).map_err(|error| unknown(error.to_string()))
 }
 
-/// A number that tells this run from others of the same device.
+/// Draws a number that distinguishes this run from others of the same device.
 pub(super) fn draw_run() -> std::io::Result<u128> {
     let mut run = [0; 16];
     getrandom::fill(&mut run).map_err(|error| std::io::Error::other(error.to_string()))?;
@@ -401,7 +404,7 @@ fn restore(state: &State, state_dir: &Path) -> Result<Signer, StartError> {
         .map_err(|error| StartError::StateCorrupt { state_dir: state_dir.to_owned(), why: error.to_string() })
 }
 
-/// A state that froze stays frozen: the alarm was about the server, and it may still lie.
+/// Fails if the saved state is frozen: the alarm was about the server, which may still be lying.
 fn frozen(state: &State) -> Result<(), StartError> {
     let signer = Signer::restore(&state.signer).ok();
     let alarm = signer.as_ref().and_then(|signer| signer.frozen());
@@ -431,8 +434,8 @@ fn frozen(state: &State) -> Result<(), StartError> {
     Err(StartError::Frozen(Arc::new(report)))
 }
 
-/// The first start of a key on this machine. The server is only looked at: were this key's state elsewhere, a
-/// signature made here would use one of its numbers twice.
+/// Creates the signer at the first start of a key on this machine. The server is only read from: if this
+/// key's state were elsewhere, a signature made here would use one of its numbers twice.
 fn enrol(remote: &dyn Remote, config: &EngineConfig) -> Result<Signer, StartError> {
     let welcome = remote.welcome().ok_or_else(|| StartError::Unreachable("no greeting".into()))?;
     let Some((superuser, _)) = &welcome.file_system else {
@@ -465,7 +468,7 @@ fn enrol(remote: &dyn Remote, config: &EngineConfig) -> Result<Signer, StartErro
     Ok(Signer::new(Floor::new(*superuser, device)))
 }
 
-/// The error for a start that could not reach the server.
+/// The error of a start that could not reach the server.
 pub(crate) fn explain(error: RpcError, config: &EngineConfig) -> StartError {
     match error {
         RpcError::WrongServer { .. } => StartError::WrongServer(error.to_string()),

@@ -1,4 +1,4 @@
-//! What `holdfast status` prints.
+//! The data that `holdfast status` prints.
 
 use super::freshness::HeadStatus;
 use super::meeting::PeersStatus;
@@ -33,13 +33,14 @@ pub struct Status {
     pub pending: u64,
     /// The alarm, if the engine is frozen.
     pub frozen: Option<FrozenReport>,
-    /// Whether the last request was answered.
+    /// Whether there is a connection to the server.
     pub connected: bool,
-    /// What the server answered instead of a connection; `None`: it gives one, or does not answer.
+    /// The server's answer if it refuses a connection; `None` if it accepts one or does not answer.
     pub turned_away: Option<String>,
-    /// Whether the server says that this device is no member any more: it was removed, or its key was replaced.
+    /// Whether the server says that this device is no longer a member: it was removed, or its key was
+    /// replaced.
     pub excluded: bool,
-    /// What is known of the link to the server; `None` while nothing is.
+    /// Estimates of the link to the server; `None` until there are some.
     pub link: Option<LinkStatus>,
     /// Why this device's key did not sign when it was last asked to.
     pub key_trouble: Option<String>,
@@ -49,55 +50,56 @@ pub struct Status {
     pub fast: u64,
     /// Number of those that were refused, and made again in two round trips.
     pub refused: u64,
-    /// Views of what others did that were accepted without an operation.
+    /// Pushed views of others' operations that were accepted without an operation.
     pub pushes: u64,
-    /// Of those: without effect because of a conflict, and made again.
+    /// Operations without effect because of a conflict, which were made again.
     pub conflicts: u64,
-    /// Fetches and modifications that callers asked for; many share one operation.
+    /// Fetches and modifications requested by callers; many share one operation.
     pub gathered: u64,
     /// Requests of the consistency protocol sent.
     pub rounds: u64,
     /// Times the state was made durable.
     pub fsyncs: u64,
-    /// Tables of this device that were replaced and still take room at the server. They are given up in a pause of a second.
+    /// Tables of this device that were replaced and still take room at the server. They are dereferenced when
+    /// there is a pause of a second.
     pub replaced_tables: u64,
-    /// Bytes sent to the server, all told.
+    /// Bytes sent to the server in all.
     pub bytes_sent: u64,
-    /// Bytes received from the server, all told.
+    /// Bytes received from the server in all.
     pub bytes_received: u64,
-    /// Times that something was answered without asking the server, under a lease.
+    /// Number of answers given under a lease, without asking the server.
     pub leased_reads: u64,
     /// Times that leases were recalled.
     pub recalls: u64,
-    /// Leases held: users, groups and single files.
+    /// Number of leases held: of users, of groups and of single files.
     pub leases: usize,
     /// Ranges of files locked by programs of this machine.
     pub locks: usize,
-    /// The newest head that witnesses vouch for, if there is a policy.
+    /// Status of the newest head that witnesses co-signed, if there is a policy.
     pub head: Option<HeadStatus>,
     /// What a declared restore of the server cost this device, if one was taken up since the start.
     pub restored: Option<String>,
-    /// What became of what it had lost of this device's own.
+    /// The report of the resend after it, if there was one.
     #[serde(rename = "sent_again")]
     pub resend: Option<ResendStatus>,
-    /// Peers, if they are to be met.
+    /// Status of peers, if they are met.
     pub peers: Option<PeersStatus>,
     /// Status of the block store and its caches.
     pub store: StoreStatus,
 }
 
-/// What the link to the server is, from its own traffic.
+/// Estimates of the link to the server, from its own traffic.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LinkStatus {
-    /// Whether it runs over QUIC, or else TCP; `None` while there is no link.
+    /// Whether the link uses QUIC (`true`) or TCP; `None` while there is no link.
     pub is_over_quic: Option<bool>,
-    /// Microseconds of a round trip, smoothed; queues on the way included.
+    /// Smoothed round trip time in microseconds, including queues on the way.
     pub round_trip_us: u64,
-    /// Bytes a second towards the server, if enough was sent to tell.
+    /// Bytes a second towards the server, if enough was sent to measure it.
     pub sent_bytes_per_second: Option<u64>,
-    /// Bytes a second from the server, if enough came to tell.
+    /// Bytes a second from the server, if enough was received to measure it.
     pub received_bytes_per_second: Option<u64>,
-    /// Share of what was sent that was lost on the way, 0 to 1.
+    /// Share of packets lost on the way, from 0 to 1.
     pub loss: f64,
 }
 

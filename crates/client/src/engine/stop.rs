@@ -1,4 +1,4 @@
-//! Ends a thread that pauses between what it does.
+//! Lets a thread pause between its tasks, and asks it to end.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl Stop {
         *self.asked.lock()
     }
 
-    /// Waits so long, or until the thread is to end; whether it is.
+    /// Waits for `pause`, or until the thread is asked to end; returns whether it is.
     pub fn pause(&self, pause: Duration) -> bool {
         let mut asked = self.asked.lock();
         if !*asked {

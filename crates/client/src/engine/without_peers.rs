@@ -1,4 +1,5 @@
-//! In place of `peers` in a client that was built without the feature `peers`: nobody is met, and to ask for it is an error.
+//! Replaces `peers` in a client built without the feature `peers`: no peer is met, and asking for it is an
+//! error.
 
 use super::Engine;
 use super::meeting::{PeerHook, PeersPolicy, PeersStatus};
@@ -10,11 +11,11 @@ use holdfast_rpc::ServerAddress;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-/// What an engine knows of its peers; there is none.
+/// Would be the engine's peers; has no value.
 pub(super) enum Peers {}
 
 impl Peers {
-    /// Whether programs may look at or change anything.
+    /// Whether programs may read or change anything.
     pub fn may_work(&self) -> Result<(), FsError> {
         match *self {}
     }
@@ -40,14 +41,14 @@ impl Peers {
     }
 }
 
-/// No listener is to be had.
+/// Always fails: this program cannot meet peers.
 pub(super) fn listen(_: &PeersPolicy) -> Result<TcpListener, StartError> {
     let what = "meeting other clients, which this program was built without".to_owned();
     Err(StartError::Local { what, source: std::io::ErrorKind::Unsupported.into() })
 }
 
 impl Engine {
-    /// Meets nobody; [`listen`] has failed before.
+    /// Does nothing; [`listen`] has failed before.
     pub(super) fn meet_peers(
         self: Arc<Self>,
         policy: PeersPolicy,
@@ -58,10 +59,10 @@ impl Engine {
         listen(&policy).map(|_| self)
     }
 
-    /// Registers what is to be called when a peer is lost: never.
+    /// Would register a hook for lost peers; it is never called.
     pub fn on_peer(&self, _: PeerHook) {}
 
-    /// Status of the peers: none are to be met.
+    /// Always `None`: no peers are met.
     pub fn peers(&self) -> Option<PeersStatus> {
         None
     }
@@ -71,7 +72,7 @@ impl Engine {
         false
     }
 
-    /// Waits no more for peers that are lost; nobody is to be met.
+    /// Always `None`: there are no lost peers.
     pub fn go_on_without_lost(&self) -> Option<Vec<DeviceId>> {
         None
     }

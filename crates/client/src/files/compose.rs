@@ -1,10 +1,10 @@
 //! Makes the content to publish from a file's base and its changes.
 //!
-//! Small files are cut anew as a whole (or lie in the inode). Large ones keep the extents that did not change;
-//! only what changed is cut and stored, copies of other files are copies of extents, and holes stay holes. At
-//! close, places where writing in place has left many small extents are cut anew.
+//! Small files are cut anew as a whole (or stored in the inode). Large files keep the extents that did not
+//! change: only the changed ranges are cut and stored, copies of other files are copies of extents, and holes
+//! stay holes. At close, ranges where writing in place has left many small extents are cut anew.
 //!
-//! Memory is bounded: runs stream from the spool, and extents are put in their places in batches.
+//! Memory is bounded: runs are streamed from the spool, and extents are inserted in batches.
 
 use super::overlay::{Overlay, Piece};
 use super::spool::read_spooled;
@@ -22,38 +22,38 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Files up to this size are cut as a whole whenever they are published.
+/// Files up to this size are cut as a whole at each publication.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
-/// Zeroes at least this long are kept as holes in files that are cut as a whole.
+/// Zeroes at least this long become holes in files that are cut as a whole.
 const HOLE_BYTES_MIN: u64 = 64 << 10;
-/// Ranges and extents that are put in their places at once.
+/// Most ranges and extents that are inserted at once.
 const GRAFTS_MAX: usize = 4096;
-/// Bytes of a run that are put in their places at once.
+/// Most bytes of a run that are inserted at once.
 const RUN_BYTES: u64 = 256 << 20;
-/// Written runs no further apart than this are stored as one.
+/// Written runs with no larger gap than this between them are stored as one.
 const GAP_BYTES: u64 = 4 << 10;
 /// Number of bytes that are read at once.
 const STEP_BYTES: u64 = 1 << 20;
 /// Bytes on either side of a change in which extents are counted.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// More extents than these, and one in so many bytes, are too many.
+/// More extents than this in a window, and more than one in so many bytes, are too many.
 const WINDOW_EXTENTS: u64 = 16;
-/// Most changes looked at for fragments one by one.
+/// Most changes that are examined for fragments one by one.
 const FRAGMENT_RANGES_MAX: usize = 1024;
 
 /// Why a file is published now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishReason {
-    /// It must become durable; it stays open.
+    /// The content must become durable; the file stays open.
     Sync,
-    /// It is being closed: time to tidy.
+    /// The file is being closed: fragments are cut anew.
     Close,
 }
 
 /// Why content could not be made.
 #[derive(Debug)]
 pub enum ComposeError {
-    /// A published block of this inode could not be had or is malformed.
+    /// A published block of this inode could not be read or is malformed.
     Content(Arc<Inode>, ContentError),
     /// The spool could not be read.
     Local(FsError),
@@ -63,7 +63,7 @@ pub enum ComposeError {
 pub struct ComposedContent {
     /// The content.
     pub content: Content,
-    /// Whether it was cut as a whole, or its fragments anew.
+    /// Whether the file was cut as a whole, or its fragments were cut anew.
     pub whole: bool,
 }
 
@@ -122,10 +122,10 @@ pub fn compose(
     Ok(ComposedContent { content: content_of(map), whole: tidied })
 }
 
-/// What was appended to the base, as a file of its own: [`append`] puts it behind any other content.
+/// The bytes appended to the base, as a file of its own: [`append`] adds it to the end of any other content.
 ///
 /// # Errors
-/// [`ComposeError::Local`], since all of it is in the spool.
+/// [`ComposeError::Local`], since all of these bytes are in the spool.
 pub fn cut_appendix(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -153,8 +153,8 @@ pub fn cut_appendix(
     }
 }
 
-/// The content of `present` with all of `appendix` behind it. Neither is read, unless they are tiny: this is
-/// done in a plan, which holds up others.
+/// The content of `present` followed by all of `appendix`. Neither is read, unless it is tiny: this runs in a
+/// plan, and other edits wait for it.
 ///
 /// # Errors
 /// [`ContentError`]: a node of either could not be had.
@@ -177,7 +177,7 @@ pub fn append(
     Ok(content_of(grafts.map))
 }
 
-/// How the file is cut: as before, unless its size has left far behind what that is for.
+/// How the file is cut: as before, unless its present size is far outside the range for which that is meant.
 fn cutting(snapshot: &Snapshot, mode: TransferMode) -> ChunkerConfig {
     let present = match &snapshot.base.content {
         Content::Extents(map) => map.chunker,
@@ -186,7 +186,7 @@ fn cutting(snapshot: &Snapshot, mode: TransferMode) -> ChunkerConfig {
     mode.chunks(snapshot.size, present)
 }
 
-/// Few bytes, in the inode. Zeroes at the end are not kept.
+/// Content of few bytes, stored in the inode. Zeroes at the end are not stored.
 fn inline(mut bytes: Vec<u8>) -> Content {
     bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
     if bytes.is_empty() { Content::None } else { Content::Inline(bytes) }
@@ -196,7 +196,7 @@ fn content_of(map: ExtentMap) -> Content {
     if map.is_empty() { Content::None } else { Content::Extents(map) }
 }
 
-/// Reads a range of a file that has changes: `places` say where its bytes are.
+/// Reads a range of a file that has changes. `places` says where its bytes are.
 ///
 /// # Errors
 /// [`ComposeError`].
@@ -254,7 +254,7 @@ fn read_all(
     Ok(bytes)
 }
 
-/// What of the base still counts, as extents.
+/// The part of the base that still counts, as extents.
 fn base_map(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -273,7 +273,7 @@ fn base_map(
     }
 }
 
-/// Ranges to clear and extents to put there, gathered and grafted in batches.
+/// Ranges to clear and extents to insert there, collected and applied in batches.
 struct Grafts<'a> {
     source: &'a dyn BlockSource,
     map: ExtentMap,
@@ -310,7 +310,7 @@ fn lay_changes(
             Piece::Hole => grafts.cleared.push(range),
             Piece::Spool => {
                 let mut at = range.start;
-                // In steps, so that a long run's extents do not gather in memory.
+                // In steps, so that the extents of a long run do not fill the memory.
                 while at < range.end {
                     let end = range.end.min(at.saturating_add(RUN_BYTES));
                     let failure = RefCell::new(None);
@@ -336,8 +336,8 @@ fn lay_changes(
     Ok(grafts.map)
 }
 
-/// The changes, with written runs joined that lie close to each other: what is between them is stored once
-/// more, which costs less than a chunk for each.
+/// The changes, with written runs joined where the gap is small. The bytes of the gap are stored again, which
+/// costs less than a separate chunk for each run.
 fn runs(snapshot: &Snapshot) -> Vec<(Range<u64>, Piece<Arc<Inode>>)> {
     let mut runs: Vec<(Range<u64>, Piece<Arc<Inode>>)> = Vec::new();
     for (range, piece) in snapshot.changes.iter() {
@@ -351,7 +351,7 @@ fn runs(snapshot: &Snapshot) -> Vec<(Range<u64>, Piece<Arc<Inode>>)> {
     runs
 }
 
-/// Puts another inode's bytes from `from` on at `range`.
+/// Inserts another inode's bytes, from offset `from` on, at `range`.
 fn copy(
     grafts: &mut Grafts<'_>,
     sink: &mut dyn BlockSink,
@@ -394,7 +394,7 @@ fn copy(
     Ok(())
 }
 
-/// Where, around what changed since the file was last cut, there are too many extents.
+/// The ranges, around what changed since the file was last cut, that have too many extents.
 fn fragmented(
     source: &dyn BlockSource,
     snapshot: &Snapshot,
@@ -424,7 +424,8 @@ fn fragmented(
     Ok(fragmented)
 }
 
-/// Errors of reading the spool come through the chunker as input errors; all else concerns the base.
+/// Decides what an error concerns: the chunker reports errors of reading the spool as input errors; all
+/// others concern the base.
 fn blame(snapshot: &Snapshot, error: ContentError) -> ComposeError {
     match error {
         ContentError::Input(text) => ComposeError::Local(FsError::Local { kind: io::ErrorKind::Other, text }),
@@ -439,7 +440,7 @@ struct RangeReader<'a> {
     range: Range<u64>,
     ready: Vec<u8>,
     taken: usize,
-    /// Why reading failed: the chunker passes on only words.
+    /// Why reading failed. The chunker reports only the text of the error.
     failure: &'a RefCell<Option<ComposeError>>,
 }
 

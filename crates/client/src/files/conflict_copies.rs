@@ -1,13 +1,15 @@
-//! Conflict copies: versions of files that somebody overwrote without having seen them.
+//! Conflict copies: versions of files that were overwritten by a device that had not seen them.
 //!
-//! The last publisher wins. But if what a publication replaces is not the content it was made from, nor the same,
-//! the same edit keeps the replaced content: under a new inode of the same principal that refers to it, named in
-//! a directory of that principal ([`Handle::conflict_copies`]) which itself has no name, so that programs never
-//! meet it. No byte is copied, read or fetched, and nobody sees the one without the other. All members can list
-//! and read what is kept, and whoever may write the principal's files removes it.
+//! The last publication wins. But if a publication replaces content other than the content it was made from,
+//! and that content differs from the new, the same edit keeps the replaced content: under a new inode of the
+//! same principal that refers to it, named in a directory of that principal ([`Handle::conflict_copies`]).
+//! That directory has no name itself, so programs never see it. No byte is copied, read or fetched, and the
+//! overwritten file and its copy become visible together. All members can list and read the copies, and all
+//! users who may write the principal's files can remove them.
 //!
-//! Invariants: at most [`CONFLICT_COPIES_MAX`] versions a principal, the oldest goes first; names sort by time. What a
-//! record says is the word of whoever overwrote the version, as all attributes are their writer's.
+//! Invariants: at most [`CONFLICT_COPIES_MAX`] versions for each principal, of which the oldest is removed
+//! first; names sort by time. A record was written by the device that overwrote the version and is only as
+//! reliable as that device, as all attributes are.
 
 use super::conflict_copy_id::ConflictCopyId;
 use super::program_rules::inherit;
@@ -31,22 +33,22 @@ const ATTRIBUTE: &[u8] = b"holdfast.kept";
 const FORMAT: u16 = 1;
 /// Longest path that is noted.
 const PATH_BYTES_MAX: usize = 4096;
-/// Most entries of one directory that are looked at: a hostile member may have put any number there.
+/// Most entries of one directory that are read: a hostile member may have made any number of them.
 const LISTED_MAX: usize = 2 * CONFLICT_COPIES_MAX;
 /// Most bytes that [`FileSystem::read_conflict_copy`] returns at once.
 pub const PART_BYTES_MAX: usize = 1 << 20;
 
-/// The attribute of a conflict copy: what was overwritten, when and by whom.
+/// The attribute of a conflict copy: which file was overwritten, when, and by which device.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 struct CopyRecord {
     format: u16,
     /// The file that was overwritten.
     file: Handle,
-    /// Its path, as known to whoever overwrote it.
+    /// Its path, as known to the device that overwrote it.
     path: Vec<u8>,
-    /// Who wrote the version.
+    /// The device that wrote the version.
     writer: DeviceId,
-    /// Who overwrote it.
+    /// The device that overwrote it.
     by: DeviceId,
     /// When it was overwritten, in nanoseconds since 1970.
     at_ns: i64,
@@ -55,9 +57,9 @@ struct CopyRecord {
 /// What is shown of a conflict copy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictCopy {
-    /// What [`FileSystem::read_conflict_copy`] and [`FileSystem::drop_conflict_copies`] call it.
+    /// The id that [`FileSystem::read_conflict_copy`] and [`FileSystem::drop_conflict_copies`] take.
     pub id: String,
-    /// The file's path, as known to whoever overwrote it.
+    /// The file's path, as known to the device that overwrote it.
     pub path: String,
     /// The file's inode number.
     pub ino: u64,
@@ -65,11 +67,11 @@ pub struct ConflictCopy {
     pub owner: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// When its content was modified last, by its writer's word.
+    /// When its content was last modified, as its writer declared.
     pub modified_ns: i64,
     /// The device that wrote it.
     pub written_by: String,
-    /// When it was overwritten, by the word of whoever did.
+    /// When it was overwritten, as the device that overwrote it declared.
     pub overwritten_ns: i64,
     /// The device that overwrote it.
     pub overwritten_by: String,
@@ -78,17 +80,17 @@ pub struct ConflictCopy {
 /// Some bytes of a conflict copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConflictCopyPart {
-    /// Names the content, so that parts of one can be told from those of another.
+    /// Identifies the content, so that parts of different contents are not combined.
     pub content: String,
     /// The size of the version.
     pub size: u64,
-    /// Where the bytes begin: before it is a hole. The size if there are no more.
+    /// Offset of the first byte; what lies before it is a hole. The size if there are no more bytes.
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Who overwrites a version, when, and at which path.
+/// The device that overwrites a version, the time, and the path of the file.
 #[derive(Clone, Debug)]
 pub struct Overwrite {
     /// Path of the file, as known here.
@@ -99,8 +101,8 @@ pub struct Overwrite {
     pub at_ns: i64,
 }
 
-/// Keeps the content that `file` has at present, as part of the edit that overwrites it. `None`: its owner has put
-/// something else in the place of conflict copies.
+/// Keeps the content that `file` has at present, as part of the edit that overwrites it. `None`: the owner
+/// has put another inode in the place of the directory of conflict copies.
 ///
 /// # Errors
 /// Errors of the edit, or of the data of the directory of conflict copies.
@@ -147,7 +149,7 @@ pub fn keep_conflict_copy(
     Ok(Some(ConflictCopyId(kept)))
 }
 
-/// Removes a name from a directory of conflict copies, and what it names if that is one.
+/// Removes a name from a directory of conflict copies, and also the inode if that is a conflict copy.
 fn forget(
     changes: &mut dyn Changes,
     directory: Handle,
@@ -172,7 +174,8 @@ fn record_of(inode: &Inode) -> Option<CopyRecord> {
 }
 
 impl FileSystem {
-    /// Versions that were overwritten by somebody who had not seen them, of all users and groups, oldest first.
+    /// Versions that were overwritten by a device that had not seen them, of all users and groups, oldest
+    /// first.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Integrity`], [`FsError::Frozen`].
@@ -188,11 +191,12 @@ impl FileSystem {
         })
     }
 
-    /// Reads some of a conflict copy: the first bytes that are no hole from `offset` on, up to
+    /// Reads some of a conflict copy: from `offset` on, the first bytes that are not a hole, up to
     /// [`PART_BYTES_MAX`].
     ///
     /// # Errors
-    /// [`FsError::NotFound`]: there is no such version any more; [`FsError::Invalid`]: no such name; as reading.
+    /// [`FsError::NotFound`]: the version does not exist any more; [`FsError::Invalid`]: not an id; errors of
+    /// reading.
     pub fn read_conflict_copy(&self, id: &str, offset: u64) -> Result<ConflictCopyPart, FsError> {
         self.run(|| {
             let ConflictCopyId(handle) = id.parse()?;
@@ -218,10 +222,10 @@ impl FileSystem {
         })
     }
 
-    /// Removes conflict copies: all of them, or none if one is not there.
+    /// Removes conflict copies: all of them, or none if one does not exist.
     ///
     /// # Errors
-    /// [`FsError::NotFound`], [`FsError::Invalid`]: no such name; [`FsError::Access`]: another owner's.
+    /// [`FsError::NotFound`], [`FsError::Invalid`]: not an id; [`FsError::Access`]: another owner's.
     pub fn drop_conflict_copies(&self, ids: &[String]) -> Result<(), FsError> {
         self.run(|| {
             self.may_change()?;

@@ -1,11 +1,11 @@
-//! What people call a conflict copy.
+//! Ids of conflict copies, as shown to users.
 
 use crate::error::FsError;
 use holdfast_content::{GroupId, Handle, PrincipalId, UserId};
 use std::fmt;
 use std::str::FromStr;
 
-/// Names a conflict copy, for people: whose it is and its number, as in `u3-1f00a`.
+/// Id of a conflict copy, for users: its owner and its number, as in `u3-1f00a`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ConflictCopyId(pub Handle);
 

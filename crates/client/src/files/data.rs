@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Separate unpublished changes of one file beyond which it is published early, to bound memory.
+/// More separate unpublished changes of one file than this make it publish early, to bound memory.
 const PIECES_MAX: usize = 64 << 10;
-/// A file of at most so many bytes is fetched as a whole when something of it is read.
+/// When something of a file of at most this many bytes is read, all of it is fetched.
 const WHOLE_BYTES: u64 = 1 << 20;
-/// How far a reader is fetched ahead of when it turns out to be sequential, in bytes; then twice as far each time.
+/// How many bytes ahead of a sequential reader are fetched first; the number doubles each time.
 const AHEAD_BYTES_FIRST: u64 = 128 << 10;
-/// Largest read answered at once; the kernel asks for less.
+/// Largest answer to a read, in bytes; the kernel asks for less.
 const READ_BYTES_MAX: usize = 16 << 20;
 
 impl FileSystem {
@@ -52,8 +52,8 @@ impl FileSystem {
         })
     }
 
-    /// Makes a file and opens it. Without [`OpenFlags::exclusive`], one that is there is opened. Counts one
-    /// lookup.
+    /// Makes a file and opens it. Without [`OpenFlags::exclusive`], an existing file is opened instead.
+    /// Counts one lookup.
     ///
     /// # Errors
     /// [`FsError::Exists`] (also if another client was first), and as `open` and `mkdir`.
@@ -110,7 +110,7 @@ impl FileSystem {
         OpenReply { handle, keep_cache }
     }
 
-    /// Finds a file in a view that may answer this open, and counts the open in.
+    /// Finds a file in a view that may answer this open, and counts it as opened.
     pub(super) fn open_node(
         &self,
         caller: &Caller,
@@ -122,7 +122,8 @@ impl FileSystem {
         let fetched = self.view_of(caller, ino)?;
         let view = &*fetched.view;
         let inode = match view.inode(handle) {
-            // Opened once more through a descriptor (/proc/self/fd): it lives as long as that.
+            // Opened once more through a descriptor (/proc/self/fd): such a file lives as long as the
+            // descriptor.
             Err(FsError::NotFound) => self.open_orphan(ino).ok_or(FsError::Stale)?,
             other => other?,
         };
@@ -139,7 +140,7 @@ impl FileSystem {
         Ok((node, keep_cache))
     }
 
-    /// Counts an open in. Returns whether the kernel's pages are of the content now open.
+    /// Counts a file as opened. Returns whether the kernel's pages are those of the content now open.
     pub(super) fn enter(&self, node: &Node, inode: &Arc<Inode>, view: &dyn View, flags: OpenFlags) -> bool {
         let roots = content_roots(inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
@@ -151,8 +152,9 @@ impl FileSystem {
         if file.pins.is_empty() {
             file.pins.extend(pin);
         }
-        // What is written here, the kernel has too: its pages are the file as this client has it, unless something
-        // has just come elsewhere than it believed, and it may not have dropped them yet.
+        // The kernel also has what is written here, so its pages show the file as this client has it. The
+        // exception: bytes have just been put at another offset than the kernel assumed, and it may still
+        // have pages with them.
         let keep_cache = match *pages {
             Pages::Mixed => false,
             Pages::Of(content) if content == file.base_content => true,
@@ -166,8 +168,8 @@ impl FileSystem {
         keep_cache
     }
 
-    /// Counts an open out. The caller publishes first; what is still unpublished when nobody is left goes to
-    /// salvage, unless the file was removed here.
+    /// Counts a file as closed. The caller publishes first. When no descriptor is left, what is still
+    /// unpublished goes to salvage, unless the file was removed here.
     pub(super) fn leave(&self, node: Arc<Node>, flags: OpenFlags) {
         let ino = node.ino;
         {
@@ -193,7 +195,7 @@ impl FileSystem {
         self.nodes.release(ino);
     }
 
-    /// Reads. Fewer bytes than asked for mean the end of the file.
+    /// Reads. Returns fewer bytes than asked for only at the end of the file.
     ///
     /// # Errors
     /// [`FsError::Integrity`], [`FsError::Unreachable`], [`FsError::Stale`] (the content read was replaced and
@@ -227,7 +229,7 @@ impl FileSystem {
         let content = file.base_content;
         let is_local = places.iter().any(|(_, place)| matches!(place, DataLocation::Spool));
         let mut bytes = vec![0; (end - offset) as usize];
-        // Spooled bytes are read under the lock, since publishing may remove them; published ones without.
+        // Spooled bytes are read under the lock, since publishing may remove them; published bytes are not.
         if is_local {
             let data = file.data();
             let local = spooled_only(&places);
@@ -249,8 +251,8 @@ impl FileSystem {
         Ok(bytes)
     }
 
-    /// Once before a file is read: what is known of an earlier version of it may make reading it cheap.
-    /// Whether it is the first time.
+    /// Prepares for reading a file, once for each open: an earlier version of it may make reading it cheap.
+    /// Returns whether this is the first time.
     fn prepare_read(&self, open: &OpenFile) -> bool {
         if open.is_prepared.swap(true, Ordering::Relaxed) {
             return false;
@@ -262,7 +264,7 @@ impl FileSystem {
         true
     }
 
-    /// Has all of a small file fetched in one request, when something of it is first read.
+    /// Fetches all of a small file with one request when something of it is first read.
     fn read_whole(&self, open: &OpenFile) {
         if open.ahead.load(Ordering::Relaxed) != 0 {
             return;
@@ -273,13 +275,13 @@ impl FileSystem {
         };
         open.ahead.store(u64::MAX, Ordering::Relaxed);
         if let Content::Extents(map) = &base.content {
-            // Only a hint: a read that needs the blocks reports what is wrong with them.
+            // This is only a hint: a read that needs the blocks reports an error itself.
             let _ = file::prefetch(&*self.backend.source(), map, 0..base.size);
         }
     }
 
-    /// Fetches ahead of a reader that goes on where it left off, further each time, as far as the link is worth it.
-    /// Who reads here and there gets what they read.
+    /// Fetches ahead of a sequential reader, further each time, as far as suits the link. For reads at random
+    /// offsets, nothing is fetched ahead.
     fn read_ahead(&self, open: &OpenFile, offset: u64, length: u64) {
         let end = offset + length;
         let before = open.read_end.swap(end, Ordering::Relaxed);
@@ -310,7 +312,7 @@ impl FileSystem {
         }
     }
 
-    /// Writes all of `bytes`. They are this client's until flush, fsync or release publishes them.
+    /// Writes all of `bytes`. Other clients do not see them until flush, fsync or release publishes them.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], [`FsError::Local`] (the spool), [`FsError::Quota`], [`FsError::TooLarge`]; with
@@ -338,7 +340,7 @@ impl FileSystem {
                 }
                 let file = file.as_mut().expect("an open file has content");
                 let appends = open.flags.append && from == WriteSource::Call;
-                // The kernel appends where it believes the end to be; ours counts.
+                // The kernel appends at the end that it believes in; the end that this client has counts.
                 let at = if appends { file.size } else { offset };
                 moved = at != offset;
                 if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
@@ -373,7 +375,7 @@ impl FileSystem {
         })
     }
 
-    /// A descriptor is being closed: publishes, and waits until it is durable at the server.
+    /// Handles the closing of a descriptor: publishes, and waits until that is durable at the server.
     ///
     /// # Errors
     /// Why it could not be published; the changes stay, and the next flush, fsync or release tries again.
@@ -388,7 +390,8 @@ impl FileSystem {
         })
     }
 
-    /// Publishes, whoever wrote, and waits until it is durable at the server.
+    /// Publishes all changes of the file, whichever descriptor made them, and waits until they are durable at
+    /// the server.
     ///
     /// # Errors
     /// As [`FileSystem::flush`].
@@ -408,8 +411,8 @@ impl FileSystem {
         self.run(|| self.backend.flush_commits())
     }
 
-    /// The last descriptor is closed. What was written since the last flush (through a mapping, say) is
-    /// published; what cannot be is kept for salvage, since nobody is left to be told.
+    /// Handles the closing of the last descriptor. Publishes what was written since the last flush (through a
+    /// mapping, say). What cannot be published is left for salvage, since no caller is left to get an error.
     pub fn release(&self, handle: FileHandleId) {
         self.close(handle);
     }
@@ -436,7 +439,7 @@ impl FileSystem {
     }
 
     /// Opens a file for one change by name, publishes it, and closes it again. A change that cannot be
-    /// published is forgotten, since the caller is told.
+    /// published is discarded, since the caller gets the error.
     pub(super) fn with_file(
         &self,
         caller: &Caller,
@@ -458,17 +461,17 @@ impl FileSystem {
         result
     }
 
-    /// Number and path for a spool's journal.
+    /// Number and path of a file, for the spool's journal.
     pub(super) fn journal_name(&self, ino: Ino) -> (u64, Vec<u8>) {
         (ino.0, self.nodes.path(ino))
     }
 
-    /// The path of a file, for people.
+    /// The path of a file, for messages.
     pub(super) fn path_of(&self, node: &Node) -> String {
         String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()
     }
 
-    /// What to report of a failure to read content.
+    /// The error to report when content could not be read.
     pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
         match error {
             ComposeError::Content(inode, error) => {
@@ -479,7 +482,7 @@ impl FileSystem {
     }
 }
 
-/// The places with all but the spooled ones blanked.
+/// The places, with all but the spooled ones replaced by zeroes.
 fn spooled_only(
     places: &[(std::ops::Range<u64>, DataLocation)],
 ) -> Vec<(std::ops::Range<u64>, DataLocation)> {

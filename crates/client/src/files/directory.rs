@@ -1,8 +1,9 @@
 //! Listing directories.
 //!
-//! A listing is of one view, taken at opendir, so offsets stay true and nothing is missed or doubled however
-//! the directory changes meanwhile. An offset is 0 before `.`, 1 before `..`, and 2 + n before the n-th entry
-//! of that view. Memory: one page of entries, and one name in [`MARK_EVERY`] to find the way back.
+//! A listing is of one view, taken at opendir, so offsets stay valid, and no entry is missed or listed twice
+//! however the directory changes meanwhile. An offset is 0 before `.`, 1 before `..`, and 2 + n before the
+//! n-th entry of that view. Memory: one page of entries, and one name for every [`MARK_EVERY`] entries, from
+//! which reading can resume.
 
 use super::nodes::Node;
 use super::views::{FetchedView, PathStep};
@@ -28,19 +29,19 @@ pub struct OpenDirectory {
 
 struct Listing {
     view: Arc<dyn View>,
-    /// When its listing was asked for.
+    /// When its listing was requested.
     fetched: Instant,
-    /// Whether anything was read: going back to the beginning then means a fresh listing.
+    /// Whether entries were read: then a return to the beginning takes a fresh listing.
     begun: bool,
-    /// Entries read last, and the number of the first.
+    /// The entries read last; `first` is the number of the first of them.
     page: Names,
     first: u64,
-    /// Number of an entry to the name before it.
+    /// The name before an entry, by the number of the entry.
     marks: BTreeMap<u64, Vec<u8>>,
 }
 
 impl OpenDirectory {
-    /// A directory that is read from this view.
+    /// An open directory that is read from this view.
     pub(super) fn new(node: Arc<Node>, fetched: FetchedView) -> OpenDirectory {
         OpenDirectory { node, listing: Mutex::new(Listing::of(fetched)) }
     }
@@ -60,7 +61,7 @@ impl FileSystem {
             let fetched = self.view_of(caller, ino)?;
             let kind = match fetched.view.inode(handle) {
                 Ok(inode) => inode.kind,
-                // Somebody's working directory, removed here: it opens, and has nothing to list.
+                // The working directory of a program, which was removed here: it can be opened, and is empty.
                 Err(FsError::NotFound) => self.gone(handle, ino).ok_or(FsError::Stale)?.kind,
                 Err(error) => return Err(error),
             };
@@ -76,7 +77,7 @@ impl FileSystem {
         })
     }
 
-    /// Gives the entries from `offset` on to `sink`, until it answers `false` (it had no room for the item)
+    /// Passes the entries from `offset` on to `sink`, until it returns `false` (it had no room for the entry)
     /// or the directory ends.
     ///
     /// # Errors
@@ -136,7 +137,8 @@ impl FileSystem {
         let mut number = offset.saturating_sub(2);
         loop {
             let turned = match listing.seek_to(directory, number) {
-                // The directory's blocks of then are gone: go on by name in the present.
+                // The blocks of the directory's earlier state are gone: continue by name in the present
+                // state.
                 Err(FsError::Stale) if !ino.is_past() => {
                     FetchedView { view: listing.view, at: listing.fetched } = self.fetch(&[directory])?;
                     listing.seek_to(directory, number)
@@ -153,7 +155,7 @@ impl FileSystem {
             }
             for (name, entry) in page {
                 number += 1;
-                // An entry that no number stands for is its writer's mistake; the others are good.
+                // An entry whose handle has no inode number is its writer's mistake; the others are valid.
                 let Ok(handle) = known_handle(entry.handle) else { continue };
                 let found = match ino.is_past() {
                     true => self.past_child(ino, entry)?,
@@ -190,12 +192,13 @@ impl Listing {
         Listing { view, fetched, begun: false, page: Vec::new(), first: 0, marks: BTreeMap::new() }
     }
 
-    /// Entries from `number` on, as far as the present page goes.
+    /// The entries from `number` on that the present page contains.
     fn from(&self, number: u64) -> &[(Vec<u8>, holdfast_content::Entry)] {
         &self.page[(number - self.first).min(self.page.len() as u64) as usize..]
     }
 
-    /// Reads pages from the nearest remembered name until one holds `number`, or the entries end before it.
+    /// Reads pages, starting at the nearest remembered name, until one contains `number` or the entries end
+    /// before it.
     fn seek_to(&mut self, directory: Handle, number: u64) -> Result<(), FsError> {
         if (self.first..self.first + self.page.len() as u64).contains(&number) {
             return Ok(());
@@ -217,7 +220,7 @@ impl Listing {
                 }
             }
             let found = number < next || page.is_empty();
-            // At the end, an empty page at `number` itself: an offset beyond the end is no place.
+            // At the end, an empty page at `number` itself: an offset beyond the end is not remembered.
             (self.first, self.page) = (if page.is_empty() { number } else { at }, page);
             if found {
                 return Ok(());

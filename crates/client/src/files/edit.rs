@@ -7,12 +7,12 @@ use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Most names a file may have.
+/// Most names that a file may have.
 pub const LINKS_MAX: u32 = 65_000;
 
 struct ClosureEdit<T, F> {
     run: F,
-    /// What the last successful planning made.
+    /// The result of the last successful planning.
     made: Option<T>,
     result: OrderedResult<T>,
 }
@@ -34,7 +34,8 @@ impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + 
 }
 
 impl FileSystem {
-    /// Makes one edit; returns what its last, successful planning made, and a view that contains it.
+    /// Makes one edit. Returns the result of its last, successful planning, and a view that contains the
+    /// edit.
     pub(super) fn edit<T: Clone + Send + Sync + 'static>(
         &self,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
@@ -42,8 +43,8 @@ impl FileSystem {
         self.edit_with_result(OrderedResult::default(), run)
     }
 
-    /// The same; `told` learns what was made even if this returns an error because the answer was late. After
-    /// any later operation of this client it is known for good.
+    /// Like [`FileSystem::edit`], but `told` gets the result even if this returns an error because the answer
+    /// came late. After any later operation of this client it is certain.
     pub(super) fn edit_with_result<T: Clone + Send + Sync + 'static>(
         &self,
         told: OrderedResult<T>,
@@ -56,7 +57,7 @@ impl FileSystem {
     }
 }
 
-/// The inode of a directory, if names may be changed in it.
+/// The inode of a directory, if this client may change names in it.
 pub fn writable_directory(changes: &mut dyn Changes, directory: Handle) -> Result<Arc<Inode>, FsError> {
     let inode = changes.inode(directory)?;
     if inode.kind != InodeKind::Directory {
@@ -75,17 +76,17 @@ pub fn existing(changes: &mut dyn Changes, directory: Handle, name: &[u8]) -> Re
     Ok(entry)
 }
 
-/// What the removal of a name did to the inode.
+/// The effect of removing a name on the inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NameRemoval {
-    /// It stays: it has other names, or belongs to somebody else, who may remove it.
+    /// The inode remains: it has other names, or belongs to another owner, who may remove it.
     Remains(Handle),
-    /// It is gone; this is what it was, unless its owner had removed it before.
+    /// The inode is removed. With the inode as it was, unless its owner had removed it before.
     Removed(Handle, Option<Arc<Inode>>),
 }
 
-/// Takes one name from an inode, and removes it with its last. Another principal's inode stays as it is:
-/// whoever may write the directory may remove the name, and no more (SUNDR 4).
+/// Removes one name from an inode, and the inode with its last name. Another principal's inode stays as it
+/// is: a user who may write the directory may remove the name, but nothing else (SUNDR 4).
 pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<NameRemoval, FsError> {
     let inode = match changes.inode(handle) {
         Ok(inode) => inode,

@@ -1,18 +1,23 @@
-//! Which requests are answered under leases without asking the server, and what the kernel may keep of the answers.
+//! Answers requests under leases without asking the server, and decides which names the kernel may cache.
 //!
-//! A request about files under lease is answered from the newest accepted view, which is then the present one
-//! ([`crate::engine::Engine::leased`]); it needs none of the rules of [`super::views`].
+//! A request about files under lease is answered from the newest accepted view, because the lease guarantees
+//! that this view is current ([`crate::engine::Engine::leased`]). The rules of [`super::views`] are not
+//! needed for it.
 //!
-//! The kernel may keep *names* that were found, or proven missing, under lease, for at most [`NAMES_LIVE`]. When a lease
-//! is recalled, first nothing is served under it any more, then the kernel is told to look the names up again, then the
-//! recall is acknowledged. The kernel takes a directory's lock to forget a name in it, and that lock may be held by a
-//! program whose change waits for another client to acknowledge a recall of its own, which may wait for the same here.
-//! So nobody waits for the kernel longer than the names live anyway; that is why they live so shortly, why a name is given to
-//! the kernel only when it is looked up for the second time (files that are made or removed mostly are not), and none of a
-//! directory in which others have just changed something.
+//! The kernel may cache *names* that were found, or proven missing, under a lease, for at most
+//! [`NAMES_LIVE`]. When a lease is recalled, the client first stops serving anything under it, then makes the
+//! kernel forget the names, and only then acknowledges the recall.
 //!
-//! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
-//! and one that the kernel has but the program has not woken up to ([`WAKING`]).
+//! To forget a name, the kernel takes the lock of its directory. A program may hold that lock while its
+//! change waits for another client to acknowledge a recall, and that client may be waiting for this one in
+//! the same way. To break such a circle, a recall never waits for the kernel longer than the cached names
+//! live. That is why they live so briefly, why a name is given to the kernel only when it is looked up for
+//! the second time (most files that are made or removed are looked up once), and why no names are given to it
+//! in a directory in which other clients have just changed something.
+//!
+//! A recall could overtake an answer in two ways. The answer may be read but not sent yet: the gate and the
+//! stamp prevent that. Or the kernel has the answer, but the program has not woken up to it yet: see
+//! [`WAKING`].
 
 use super::views::FetchedView;
 use super::{Attributes, Caller, FileSystem, Ino};
@@ -28,45 +33,46 @@ use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Longest time for which the kernel keeps a name. Most of what it saves is looking up the directories on the way to one file
-/// after the other, for which a tenth of a second is long.
+/// Longest time for which the kernel caches a name. The cache mostly saves looking up the same parent
+/// directories for one file after the other; a tenth of a second is long for that.
 pub const NAMES_LIVE: Duration = Duration::from_millis(100);
-/// The kernel is given a name that is looked up again within this time.
+/// A name is given to the kernel if it is looked up twice within this time.
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
-/// Most look-ups that are remembered for that.
+/// Most look-ups remembered to find the ones that repeat.
 const LOOKED_UP_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
-/// Number of files that come next in a directory for which leases are asked with a look at one of them.
+/// When a program goes through a directory, leases are requested for this many files that come next in it.
 const LOOK_AHEAD: usize = 256;
-/// Most directories of which it is remembered how often they were looked into.
+/// Most directories for which the number of recent look-ups is remembered.
 const LOOKED_INTO_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
-/// Names that the kernel keeps at once; no more are given to it.
+/// Most names that the kernel may cache at once; after that, it is given no more.
 const NAMES_MAX: usize = 8192;
-/// Within this time after an answer, whoever waited for it may not have taken it up yet.
+/// For so long after an answer was sent, the program that waited for it may not have received it yet.
 const WAKING: Duration = Duration::from_millis(20);
-/// For so long after a recall has taken names of a directory from the kernel, it is given none there: where a lease changes
-/// hands often, forgetting names costs more than looking them up again. After a recall that had to wait for the kernel, it is
-/// given none anywhere: whoever goes through a tree comes to other directories.
+/// After a recall has taken names of a directory from the kernel, no names in that directory are given to it
+/// for so long: where a lease changes hands often, forgetting names costs more than looking them up again.
+/// After a recall that had to wait for the kernel, no names in any directory are given to it: a program that
+/// goes through a tree comes to other directories next.
 const CONTENDED: Duration = Duration::from_secs(10);
-/// Most directories of which that is remembered.
+/// Most directories remembered as contended.
 const CONTENDED_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
-/// The end of a name's life is reckoned this much later than the kernel's.
+/// Added to the time at which the kernel should have dropped a name, for safety.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// Told which names (in which directories) and which attributes the kernel should look up again. It has forgotten the
-/// attributes when this returns; of the names, whom to tell when it is done.
+/// Makes the kernel forget names (each with its directory) and attributes. When the call returns, the kernel
+/// has forgotten the attributes. It signals the sender when it has forgotten the names.
 pub type Forget = Box<dyn Fn(Vec<(Ino, Box<[u8]>)>, Vec<Ino>, Sender<()>) + Send + Sync>;
 
-/// What the kernel has been allowed to keep, and how it is told to forget.
+/// What the kernel has been allowed to cache, and the hook that makes it forget.
 pub(super) struct Kernel {
-    /// Held shared while an answer with a life is sent, and taken once by each recall.
+    /// Held shared while an answer that the kernel may cache is sent; each recall takes it exclusively once.
     gate: RwLock<()>,
     told: Mutex<VecDeque<NameGrant>>,
-    /// Digests of names with their directories, and when they were looked up.
+    /// Digests of names with their directories, and when each was last looked up.
     looked_up: Mutex<LruCache<u64, Instant>>,
     digests: RandomState,
-    /// Directories in which a name was looked up without a lease: when last, and how often in a row.
+    /// Directories in which a name was looked up without a lease: the last time, and how often in a row.
     looked_into: Mutex<LruCache<Ino, (Instant, u32)>>,
-    /// Directories of which names were taken from the kernel, and when.
+    /// Directories of which a recall took names from the kernel, and when.
     contended: Mutex<LruCache<Ino, Instant>>,
     /// When a recall last had to wait for the kernel.
     waited: Mutex<Option<Instant>>,
@@ -89,7 +95,7 @@ impl Default for Kernel {
 }
 
 impl Kernel {
-    /// Notes that a name is looked up. Whether the kernel is to keep it.
+    /// Notes that a name is looked up. Returns whether the kernel should cache it.
     fn is_worth_keeping(&self, parent: Ino, name: &[u8]) -> bool {
         let now = Instant::now();
         let before = self.looked_up.lock().put(self.digests.hash_one((parent.0, name)), now);
@@ -99,8 +105,9 @@ impl Kernel {
             && !self.contended.lock().get(&parent).is_some_and(is_contended)
     }
 
-    /// Notes that a name is looked up without a lease. Whether what comes after it in its directory is likely to be looked up
-    /// too: so it seems with the second look in a row, and again with the third, fifth, ninth and so on.
+    /// Notes that a name is looked up without a lease. Returns whether the names after it in the directory
+    /// are likely to be looked up next: this is assumed at the second look-up in a row, and again at the
+    /// third, fifth, ninth and so on.
     fn note_walk(&self, parent: Ino) -> bool {
         let now = Instant::now();
         let mut looked_into = self.looked_into.lock();
@@ -110,7 +117,8 @@ impl Kernel {
         before.is_power_of_two()
     }
 
-    /// A name is moved, or two are exchanged: for as long as the kernel may keep one of them, it may keep the other.
+    /// Notes that a name is moved, or that two names are exchanged. As long as the kernel may cache one of
+    /// the names, it may also have the other.
     fn moves(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) {
         let mut told = self.told.lock();
         forget_old(&mut told);
@@ -119,7 +127,7 @@ impl Kernel {
             let olds: Vec<(Instant, Option<Ino>)> =
                 told.iter().filter(|told| of(old, told)).map(|told| (told.at, told.found)).collect();
             for (at, found) in olds {
-                // Once each, or names that are moved to and fro would become more each time.
+                // Each is added once; otherwise names moved back and forth would accumulate.
                 if !told.iter().any(|known| of(new, known) && known.found == found && known.at >= at) {
                     told.push_back(NameGrant { at, parent: new.0, name: new.1.into(), found });
                 }
@@ -129,7 +137,7 @@ impl Kernel {
     }
 }
 
-/// Drops what the kernel does not keep any more. Names are in the order in which it was told of them.
+/// Drops the names that the kernel no longer caches. The queue is ordered by the time of the grant.
 fn forget_old(told: &mut VecDeque<NameGrant>) {
     let now = Instant::now();
     while told.front().is_some_and(|oldest| oldest.at + NAMES_LIVE + MARGIN < now) {
@@ -144,14 +152,14 @@ struct NameGrant {
     found: Option<Ino>,
 }
 
-/// For how long the kernel may keep a name. The answer must be sent while this lives.
+/// For how long the kernel may cache a name. The answer must be sent while this guard lives.
 pub struct NameLife<'a> {
     life: Duration,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
 impl NameLife<'_> {
-    /// The time; zero if the kernel may not keep the name.
+    /// The time for which the kernel may cache the name; zero if it may not.
     pub fn get(&self) -> Duration {
         self.life
     }
@@ -166,12 +174,12 @@ pub struct LeaseBasis {
 }
 
 impl FileSystem {
-    /// Registers, once, the hook that tells the kernel which names to look up again. Without it, the kernel keeps none.
+    /// Registers, once, the hook that makes the kernel forget names. Without it, the kernel caches none.
     pub fn on_forget(&self, forget: Forget) {
         let _ = self.kernel.forget.set(forget);
     }
 
-    /// The newest accepted view, if leases say that it is the present one for these files.
+    /// The newest accepted view, if leases guarantee that it is current for these files.
     pub(super) fn leased(&self, files: &[Handle]) -> Option<FetchedView> {
         self.leased_with_stamp(files).map(|(fetched, _)| fetched)
     }
@@ -182,7 +190,7 @@ impl FileSystem {
         Some((FetchedView { view, at }, stamp))
     }
 
-    /// Answers a LOOKUP under leases of the directory and of what is found in it, if they are held.
+    /// Answers a LOOKUP under leases of the directory and of the file found in it, if this client holds both.
     pub(super) fn look_up_leased(
         &self,
         caller: &Caller,
@@ -191,13 +199,13 @@ impl FileSystem {
         name: &[u8],
     ) -> Option<(Result<Attributes, FsError>, LeaseBasis)> {
         let (fetched, stamp) = self.leased_with_stamp(&[directory])?;
-        // A directory that is gone, or cannot be read, is found out about anew.
+        // If the directory is gone or cannot be read, the caller looks it up at the server.
         let Some(entry) = fetched.view.entry(directory, name).ok()? else {
             self.tokens.forget_token(caller.thread);
             return Some((Err(FsError::NotFound), LeaseBasis { stamp, directory, found: None }));
         };
         let (fetched, stamp) = self.leased_with_stamp(&[directory, entry.handle])?;
-        // This view may be a later one, in which this client has changed the name itself.
+        // This second view may be newer: this client may have changed the name itself in between.
         if fetched.view.entry(directory, name).ok()? != Some(entry) {
             return None;
         }
@@ -205,19 +213,20 @@ impl FileSystem {
         let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
         match self.show(&*fetched.view, parent, name, entry) {
             Ok(shown) => Some((Ok(shown?), basis)),
-            // What the view refers to is gone.
+            // The file that the entry refers to is gone.
             Err(FsError::Stale) => None,
             Err(error) => Some((Err(error), basis)),
         }
     }
 
-    /// A LOOKUP has to be answered by an operation: if a program goes through a directory, leases of the next files
-    /// come with it.
+    /// Called when a LOOKUP has to be answered by an operation. If a program seems to go through a directory,
+    /// requests leases of the next files with that operation.
     pub(super) fn look_ahead(&self, parent: Ino, directory: Handle, name: &[u8]) {
         if !self.kernel.note_walk(parent) {
             return;
         }
-        // Without the directory's blocks there is nothing to ask for: the operation that follows brings them.
+        // Without the directory's blocks, the next files are unknown; the operation that follows fetches the
+        // blocks.
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
@@ -238,7 +247,7 @@ impl FileSystem {
     }
 
     fn life_of(&self, parent: Ino, name: &[u8], found: Option<Ino>, basis: &LeaseBasis) -> Duration {
-        // A file that is written here changes at each close, of which the kernel is not told.
+        // A file being written here changes at each close, without notice to the kernel.
         if self.kernel.forget.get().is_none() || found.is_some_and(|ino| self.is_written(ino)) {
             return Duration::ZERO;
         }
@@ -255,7 +264,7 @@ impl FileSystem {
         }
         told.push_back(NameGrant { at: Instant::now(), parent, name: name.into(), found });
         drop(told);
-        // From now on a request about it may come without a LOOKUP before.
+        // From now on, a request about the file may come without a LOOKUP before it.
         if let Some(ino) = found {
             self.tokens.forget_about(ino);
         }
@@ -268,13 +277,14 @@ impl FileSystem {
         state.writers > 0 || state.file.as_ref().is_some_and(|file| file.is_dirty())
     }
 
-    /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel. It keeps names
-    /// of which leases remain: to forget one takes the lock of its directory, for which this may wait as long as names live
-    /// while a program works there, and until then the server grants this client nothing. When `everything` was lost, what is
-    /// held by now may be from another state of the file system.
+    /// Handles a recall of leases: from now on nothing is served under them, and when this returns, the
+    /// kernel does not serve names under them either. The kernel keeps names whose leases this client still
+    /// holds. To forget a name takes the lock of its directory; while a program works there, that may take as
+    /// long as names live, and meanwhile the server grants this client nothing. With `everything`, all names
+    /// are forgotten: leases held now may be from another state of the file system.
     pub(super) fn recalled(&self, everything: bool) {
         self.tokens.forget_all();
-        // Answers that were begun under them are sent; none that is sent from now on has a life.
+        // Answers begun under the leases are sent by now; none that is sent later may be cached.
         drop(self.kernel.gate.write());
         let Some(forget) = self.kernel.forget.get() else { return };
         let told: VecDeque<NameGrant> = {
@@ -312,20 +322,22 @@ impl FileSystem {
         }
     }
 
-    /// Whether leases of a name's directory, and of what it was found to stand for, are held still.
+    /// Whether this client still holds leases of the name's directory and of the file it was found to name.
     fn is_leased(&self, told: &NameGrant) -> bool {
         let inos = [told.parent].into_iter().chain(told.found);
         let handles: Result<Vec<Handle>, FsError> = inos.map(|ino| self.handle(ino)).collect();
         handles.is_ok_and(|handles| self.backend.holds_leases(&handles))
     }
 
-    /// A name is about to be moved here, or two exchanged. The kernel takes along how long it may keep what they lead to, so it is
-    /// told to forget both names from now on, before anybody else can come to know of the move.
+    /// Called before a name is moved here, or two are exchanged. The kernel moves the cached entry along with
+    /// its remaining time. So both names are recorded as cached before any other client can learn of the
+    /// move.
     pub(super) fn name_moves(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) {
         self.kernel.moves(from, to);
     }
 
-    /// Something was changed here in a way that the kernel does not know of. Does not wait for it to forget names.
+    /// Makes the kernel forget names and attributes after a change here that it cannot know of. Does not wait
+    /// until it has forgotten the names.
     pub(super) fn changed_unseen(&self, names: Vec<(Ino, Box<[u8]>)>, ino: Ino) {
         if let Some(forget) = self.kernel.forget.get() {
             let (done, _) = std::sync::mpsc::channel();
@@ -338,8 +350,8 @@ impl FileSystem {
 mod tests {
     use super::*;
 
-    /// Proves: what the kernel keeps of a name counts for the name it is moved to, for just as long; and names that are moved to
-    /// and fro do not become more.
+    /// Proves: when a name is moved, the new name counts as cached for as long as the old one; and moving
+    /// names back and forth adds no further entries.
     #[test]
     fn moved_names_are_remembered_once() {
         let kernel = Kernel::default();

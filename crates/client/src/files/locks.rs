@@ -1,9 +1,9 @@
-//! Advisory locks: flock(2) and fcntl(2), across clients.
+//! Advisory locks, flock(2) and fcntl(2), across clients.
 //!
-//! Taking a lock makes the file what it is at that moment for everybody: what is unpublished here is published, and
-//! what others have published is taken up, by open descriptors too. Giving one up publishes what was written under
-//! it, durably, before anybody else can have it. So programs that lock see each other's changes whatever machines
-//! they run on.
+//! Taking a lock brings the file up to date: what is unpublished here is published, and what other clients
+//! have published is taken over, also by open descriptors. Giving up a lock first publishes, durably, what
+//! was written under it; only then can another owner take it. So programs that use locks see each other's
+//! changes, on whatever machines they run.
 
 use super::compose::PublishReason;
 use super::nodes::{Node, NodeState};
@@ -20,38 +20,40 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A lock, as the kernel asks for it.
+/// A lock, as the kernel requests it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// Whether the lock is of `flock` or of `fcntl`.
+    /// Whether the lock was taken by `flock` or by `fcntl`.
     pub space: LockSpace,
-    /// Process or open file description, as the kernel numbers them.
+    /// Process or open file description, by the number the kernel gives it.
     pub owner: u64,
-    /// Number of the process that locks.
+    /// Number of the process that takes the lock.
     pub process: u32,
     /// The bytes to lock.
     pub range: LockRange,
 }
 
-/// Bytes of a file `NAME-shm` that SQLite locks, of which all who have a database in WAL mode open hold the last, shared.
-/// (SQLite's source: UNIX_SHM_BASE, UNIX_SHM_DMS.)
+/// Bytes of a file `NAME-shm` that SQLite locks. All programs that have a database in WAL mode open hold a
+/// shared lock on the last of them. (SQLite's source: UNIX_SHM_BASE, UNIX_SHM_DMS.)
 const SHARED_MEMORY_LOCKS: RangeInclusive<u64> = 120..=128;
 /// End of the name of SQLite's shared-memory files.
 const SHARED_MEMORY_NAME: &[u8] = b"-shm";
-/// Most such files that are remembered as refused.
+/// Most shared-memory files that are remembered as refused.
 const SHARED_MEMORY_REFUSED_MAX: usize = 100;
 /// How long such refusals are shown in the status.
 const SHARED_MEMORY_SHOWN: Duration = Duration::from_secs(3600);
-/// The holder, in place of a process, of the lock that shows other mounts that this one has a shared-memory file open.
+/// Owner, instead of a process, of the lock that shows other mounts that this one has a shared-memory file
+/// open.
 const MOUNT_OWNER: u64 = u64::MAX;
-/// The byte of it that is locked for that, far behind all that SQLite uses.
+/// The byte of the file that is locked for this, far after all bytes that SQLite uses.
 const MOUNT_BYTE: u64 = 1 << 62;
 
 impl FileSystem {
-    /// Takes a lock, and brings the file up to date. `Some`: somebody else holds it, and waiting was not wanted.
+    /// Takes a lock, and brings the file up to date. `Some`: another owner holds it, and the caller did not
+    /// want to wait.
     ///
     /// # Errors
-    /// As [`crate::Engine::lock`], and what publishing or looking at the file meets; then the lock is not held.
+    /// As [`crate::Engine::lock`], and those of publishing or reading the file; then the lock is not held.
     pub fn lock(
         &self,
         caller: &Caller,
@@ -84,8 +86,8 @@ impl FileSystem {
         })
     }
 
-    /// Whether this is SQLite, about to map the shared memory of a database in WAL mode. What is written to a mapping is
-    /// seen by programs of this mount only; on two mounts it would make a malformed database.
+    /// Whether SQLite is about to map the shared memory of a database in WAL mode. What is written to a
+    /// mapping is seen only by programs of this mount; with two mounts the database would become malformed.
     fn is_shared_memory(&self, node: &Node, lock: &Lock) -> bool {
         lock.space == LockSpace::Fcntl
             && SHARED_MEMORY_LOCKS.contains(&lock.range.start)
@@ -93,7 +95,7 @@ impl FileSystem {
             && self.nodes.path(node.ino).ends_with(SHARED_MEMORY_NAME)
     }
 
-    /// Makes a file this mount's alone for as long as it is open here. `Some`: another mount has it.
+    /// Reserves a file for this mount for as long as it is open here. `Some`: another mount has it open.
     fn have_alone(&self, node: &Node) -> Result<Option<LockHolder>, FsError> {
         let held = self.backend.lock(&mount_place(node.handle()), LockMode::Exclusive, false)?;
         let path = self.path_of(node);
@@ -113,14 +115,14 @@ impl FileSystem {
         Ok(held)
     }
 
-    /// What `status` says of databases that were refused because another mount has them open.
+    /// The lines of the status about databases that could not be opened because another mount has them open.
     pub(super) fn shared_memory_refusals(&self) -> Vec<String> {
         let refused = self.shared_memory_refused.lock();
         let recent = refused.iter().filter(|(_, when)| when.elapsed() < SHARED_MEMORY_SHOWN);
         recent.map(|(path, _)| format!("REFUSED: {}", shared_memory_words(path))).collect()
     }
 
-    /// Who is in the way of a lock.
+    /// The holder that prevents a lock, if any.
     ///
     /// # Errors
     /// As [`crate::Engine::test_lock`].
@@ -136,10 +138,10 @@ impl FileSystem {
         })
     }
 
-    /// Publishes what was written, then gives a lock up.
+    /// Publishes what was written, then gives up a lock.
     ///
     /// # Errors
-    /// What publishing meets; the lock is then still held, and giving it up can be tried again.
+    /// Those of publishing; then the lock is still held, and giving it up can be tried again.
     pub fn unlock(&self, handle: FileHandleId, lock: &Lock) -> Result<(), FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
@@ -152,8 +154,9 @@ impl FileSystem {
         })
     }
 
-    /// A process has closed the file: whatever it held of it (fcntl) is free, once what was written is published. If that
-    /// fails, or is called off since the process is killed, the locks go with the descriptor.
+    /// Called when a process has closed the file: its fcntl locks on it are given up, once what was written
+    /// is published. If that fails, or is interrupted since the process is being killed, the locks are given
+    /// up with the descriptor.
     pub fn closed_by(&self, handle: FileHandleId, owner: u64) {
         let Ok(open) = self.open_file(handle) else { return };
         let file = open.node.handle();
@@ -164,22 +167,23 @@ impl FileSystem {
             }
             Ok(())
         });
-        // When the descriptor itself ends, which is later, the process may have locked the file again by another.
+        // When the descriptor itself ends, which is later, the process may have locked the file again through
+        // another one.
         match given_up {
             Ok(()) => open.lock_owners.lock().remove(&owner),
             Err(_) => open.lock_owners.lock().insert(owner),
         };
     }
 
-    /// A descriptor has ended, once all is published: its own locks are free, and those of fcntl that belong to no process
-    /// (F_OFD_SETLK), of which the kernel tells no end.
+    /// Called when a descriptor has ended and everything is published: gives up its own locks, and those
+    /// fcntl locks that belong to no process (F_OFD_SETLK), whose end the kernel does not report.
     pub(super) fn locks_ended(&self, handle: FileHandleId, file: Handle, owners: &BTreeSet<u64>) {
         self.give_up_ended(file, LockSpace::Flock, handle.0);
         if !self.files.lock().values().any(|open| open.node.handle() == file) {
             self.give_up_ended(file, LockSpace::Fcntl, MOUNT_OWNER);
         }
         for &owner in owners {
-            // The kernel gives the number of one that has ended to the next.
+            // The kernel gives the number of an ended owner to the next one.
             let is_again =
                 |open: &Arc<OpenFile>| open.node.handle() == file && open.lock_owners.lock().contains(&owner);
             if !self.files.lock().values().any(is_again) {
@@ -188,7 +192,7 @@ impl FileSystem {
         }
     }
 
-    /// Nobody is left who could give it up later.
+    /// Gives up the locks of an owner that has ended. No later call would do it.
     fn give_up_ended(&self, file: Handle, space: LockSpace, owner: u64) {
         if let Err(error) = self.give_up(file, space, owner) {
             tracing::warn!(%error, "the locks of a descriptor that has ended are not given up");
@@ -204,8 +208,8 @@ impl FileSystem {
         }
     }
 
-    /// The server forgot a lock of a file, and somebody else took it. What was written under it must not overwrite
-    /// what they wrote.
+    /// Called when the server forgot a lock of a file and another owner took it. What was written under the
+    /// lost lock must not overwrite what the new owner wrote.
     pub(super) fn lock_lost(&self, file: Handle) {
         let Some(node) = self.nodes.find(ino_of(file)) else { return };
         let mut state = node.state();
@@ -227,7 +231,7 @@ impl FileSystem {
         self.publish(node, PublishReason::Sync)?;
         let view = self.backend.fetch(ReadSet::of(&[node.handle()]))?;
         let inode = match view.inode(node.handle()) {
-            // It goes on without a name, for those who have it open.
+            // The file continues without a name, for the programs that have it open.
             Err(FsError::NotFound) => {
                 self.gone(node.handle(), node.ino);
                 return Ok(());
@@ -256,7 +260,7 @@ fn mount_place(file: Handle) -> LockTarget {
     LockTarget { file, space: LockSpace::Fcntl, owner: MOUNT_OWNER, process: 0, range }
 }
 
-/// What people are told of a database that is in use on another machine.
+/// The message about a database that is in use on another machine.
 fn shared_memory_words(path: &str) -> String {
     format!(
         "{path}: a SQLite database in WAL mode needs memory that all its processes share, so they must be on one machine, \
@@ -265,8 +269,9 @@ fn shared_memory_words(path: &str) -> String {
     )
 }
 
-/// What belongs to a descriptor goes by its number here: the kernel's is given to the next as soon as it is closed, and so
-/// before its end is told.
+/// The target of a lock. A lock that belongs to a descriptor is identified by this client's number of the
+/// descriptor: the kernel gives its own number to the next descriptor as soon as one is closed, before it
+/// reports the end.
 fn place_of(handle: FileHandleId, node: &Node, lock: &Lock) -> LockTarget {
     let Lock { space, owner, process, range } = *lock;
     let owner = if space == LockSpace::Flock { handle.0 } else { owner };

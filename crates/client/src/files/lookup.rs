@@ -1,4 +1,4 @@
-//! Looking at files: lookup, forget, getattr, readlink, access, statfs.
+//! Lookup, forget, getattr, readlink, access and statfs.
 
 use super::leases::LeaseBasis;
 use super::nodes::NodeState;
@@ -15,7 +15,7 @@ use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, NAME_
 use std::sync::Arc;
 
 impl FileSystem {
-    /// Finds a name. Counts one lookup of the inode, which [`FileSystem::forget`] takes back.
+    /// Finds a name. Counts one lookup of the inode, which [`FileSystem::forget`] undoes.
     ///
     /// # Errors
     /// [`FsError::NotFound`] in a fresh, verified view; [`FsError::NotDirectory`], [`FsError::NameTooLong`].
@@ -23,7 +23,8 @@ impl FileSystem {
         self.lookup_with_basis(caller, parent, name).0
     }
 
-    /// The same, with the lease that the answer rests on, if any; for [`FileSystem::name_life`].
+    /// Like [`FileSystem::lookup`], but also returns the lease that the answer rests on, if any; for
+    /// [`FileSystem::name_life`].
     pub fn lookup_with_basis(
         &self,
         caller: &Caller,
@@ -39,7 +40,8 @@ impl FileSystem {
             let directory = self.handle(parent)?;
             let is_open = self.nodes.is_open(parent);
             let walk = self.tokens.take_for_walk(caller.thread, parent, is_open);
-            // What was found through a listing is checked later, by its names; so these are kept.
+            // A name found through a listing is checked later, by the path that led to it; so that path must
+            // be recorded.
             if !matches!(walk, LookupView::Listing(_))
                 && let Some((found, rests_on)) = self.look_up_leased(caller, parent, directory, name)
             {
@@ -89,7 +91,8 @@ impl FileSystem {
         }
     }
 
-    /// Answers a LOOKUP in a directory that the thread has just listed, or on the way to it, if the name is there.
+    /// Answers a LOOKUP from a listing that the thread has just read, if that has the name; and one on the
+    /// way to such a directory.
     fn look_up_listed(
         &self,
         caller: &Caller,
@@ -109,14 +112,14 @@ impl FileSystem {
                 found_by.push(PathStep { directory: parent, name: name.to_vec(), ino });
                 self.found(caller, &fetched, parent, name, entry, LookupBasis::Listing(found_by))
             }
-            // Perhaps it is there by now, or what shows it is gone.
+            // The name may exist by now, or the view may have lost the directory.
             Ok(None) | Err(FsError::NotFound | FsError::Stale) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// A name was found: tells the kernel, and remembers it for the thread's next request. `None` as for
-    /// [`FileSystem::show`].
+    /// Turns an entry into a reply to the kernel, and remembers it for the thread's next request. `None` as
+    /// for [`FileSystem::show`].
     fn found(
         &self,
         caller: &Caller,
@@ -131,11 +134,11 @@ impl FileSystem {
         Ok(Some(attributes))
     }
 
-    /// What the kernel is shown of an entry; counts one lookup. `None`: the view has gone on, and the name is another's now, or
-    /// nobody's.
+    /// The attributes of an entry for the kernel; counts one lookup. `None`: the view has moved on, and the
+    /// name leads elsewhere or nowhere now.
     ///
     /// # Errors
-    /// The view's.
+    /// Those of the view.
     pub(super) fn show(
         &self,
         view: &dyn View,
@@ -145,8 +148,8 @@ impl FileSystem {
     ) -> Result<Option<Attributes>, FsError> {
         let handle = known_handle(entry.handle)?;
         let inode = match view.inode(handle) {
-            // A view that waited for what others had under way may be a later one after that: then the name may have gone
-            // with its file.
+            // Reading may have waited for other devices' operations, and the view may be a later one after
+            // that. Then the name may have gone together with its file.
             Err(FsError::NotFound | FsError::Stale)
                 if view.entry(self.handle(parent)?, name)? != Some(entry) =>
             {
@@ -160,10 +163,10 @@ impl FileSystem {
         Ok(Some(attributes))
     }
 
-    /// Checks in a fresh view that names found through a listing lead to where they led.
+    /// Checks in a fresh view that names found through a listing still lead to the same inodes.
     ///
     /// # Errors
-    /// [`FsError::LookAgain`]: one does not.
+    /// [`FsError::LookAgain`]: one of them does not.
     pub(super) fn check_places(
         &self,
         caller: &Caller,
@@ -187,8 +190,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Before a change of `about`: the names by which the thread has just found it must lead there still, if they were
-    /// found through a listing.
+    /// Called before a change of `about`: checks that the names by which the thread has just found it still
+    /// lead there, if they were found through a listing.
     ///
     /// # Errors
     /// As [`FileSystem::check_places`].
@@ -196,7 +199,8 @@ impl FileSystem {
         self.settle_names(caller, &[about], &[])
     }
 
-    /// The same before a change of names, by which the change itself is judged: only the directories are in question.
+    /// Like [`FileSystem::settle`], before a change of names. The change itself checks those names, so only
+    /// the path to their directories is checked here.
     ///
     /// # Errors
     /// As [`FileSystem::check_places`].
@@ -211,7 +215,7 @@ impl FileSystem {
         if names.is_empty() { Ok(()) } else { self.check_places(caller, &*self.fetch(&[])?.view, &names) }
     }
 
-    /// The kernel drops `count` lookups.
+    /// The kernel drops `count` lookups of an inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         if ino.is_past() {
             self.past_forget(ino, count);
@@ -219,9 +223,9 @@ impl FileSystem {
         self.nodes.forget(ino, count);
     }
 
-    /// Attributes. Of a file that is open here for writing, or has unpublished changes, as this client has
-    /// them; else from a fresh view. After an alarm about the order the root's are those shown last, so that its
-    /// status attribute can be read and it can be unmounted.
+    /// The attributes of an inode. Of a file that is open here for writing, or has unpublished changes, they
+    /// are those of this client; else they come from a fresh view. After an alarm about the order, the root
+    /// keeps its last attributes, so that its status attribute can be read and it can be unmounted.
     ///
     /// # Errors
     /// [`FsError::Stale`]: the inode is gone.
@@ -272,7 +276,7 @@ impl FileSystem {
         })
     }
 
-    /// Attributes that only this client can tell.
+    /// The attributes of a file that only this client has: with local changes, or without a name.
     fn attributes_here(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
         let node = self.nodes.find(ino)?;
         let state = node.state();
@@ -285,8 +289,8 @@ impl FileSystem {
         Some(shown)
     }
 
-    /// A fresh view no longer has the inode. If it is open here, was removed here, or is no file, those who hold it go on without
-    /// a name.
+    /// The attributes of an inode that a fresh view no longer has. If it is open here, was removed here, or
+    /// is not a regular file, programs that have it open may go on with it without a name.
     pub(super) fn gone(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
         let node = self.nodes.find(ino)?;
         let mut state = node.state();
@@ -307,10 +311,10 @@ impl FileSystem {
         Some(shown)
     }
 
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] if it is none; [`FsError::Stale`].
+    /// [`FsError::Invalid`] if the inode is not a symbolic link; [`FsError::Stale`].
     pub fn readlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.run(|| {
             if ino.is_past() {
@@ -325,8 +329,8 @@ impl FileSystem {
         })
     }
 
-    /// Whether the caller may: what Unix permission bits say of the owner shown, and for writing also whether
-    /// this device may write what the file's principal owns.
+    /// Checks whether the caller has the rights: by the Unix permission bits for the owner that programs see,
+    /// and for writing also by whether this device may write files of that principal.
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::ReadOnly`], [`FsError::Stale`].
@@ -363,8 +367,9 @@ impl FileSystem {
         })
     }
 
-    /// Space: what this user may store at the server, where there is a limit, and no more than the local spool's disk
-    /// has, which everything written must pass, nor, while the server is away, than what is written may take here. Of its own disk the server tells nobody how much it has.
+    /// Free space: the most restrictive of the user's quota at the server, the free space of the local
+    /// spool's disk (everything written must pass it), and, while the server is away, the room left for local
+    /// edits. The server does not disclose the space of its own disk.
     ///
     /// # Errors
     /// [`FsError::Local`].
@@ -393,7 +398,7 @@ impl FileSystem {
         })
     }
 
-    /// An inode in a view that may answer a look at it.
+    /// An inode in a view that may answer a request about it.
     pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
         if let Some(inode) = self.open_orphan(ino) {
             return Ok(inode);
@@ -404,7 +409,8 @@ impl FileSystem {
     }
 }
 
-/// The kernel asks by number for what it once looked up: if that is not there, it is gone.
+/// Turns "not found" into "stale": the kernel asks by number for an inode that it looked up earlier, so the
+/// inode is gone.
 pub(super) fn stale(error: FsError) -> FsError {
     match error {
         FsError::NotFound => FsError::Stale,
@@ -412,7 +418,7 @@ pub(super) fn stale(error: FsError) -> FsError {
     }
 }
 
-/// An inode that another client has removed, as it was shown last.
+/// An inode that another client has removed, made from the attributes last returned for it.
 fn inode_shown(shown: &Attributes) -> Inode {
     let mut inode = Inode::new(shown.kind, shown.mode, DeviceId(0), shown.changed_ns);
     (inode.links, inode.size, inode.modified_ns) = (0, shown.size, shown.modified_ns);
@@ -420,8 +426,8 @@ fn inode_shown(shown: &Attributes) -> Inode {
     inode
 }
 
-/// A name whose inode was removed by its owner, who could not remove the name: shown as an empty file of no
-/// permissions and no links, so that it can be seen and removed.
+/// Stands for an inode that its owner has removed although a name of it, in a directory the owner may not
+/// write, remains: an empty file without permissions and links, so that it can be seen and removed.
 fn dangling(kind: InodeKind) -> Inode {
     let kind = match kind {
         InodeKind::Directory | InodeKind::Symlink => InodeKind::File,

@@ -1,13 +1,15 @@
-//! The inode API: what the kernel asks, through FUSE, of a mounted file system. Blocking and thread-safe.
+//! The inode API: the calls that the kernel makes, through FUSE, to a mounted file system. Blocking and
+//! thread-safe.
 //!
-//! - *Names and attributes* are answered from verified views ([`View`]), fresh for every system call
-//!   on a path; [`views`] says when requests share one. Changes of names and attributes are edits of their
-//!   own, planned where the order puts them, so that O_EXCL, rename and link counts hold across clients.
+//! - *Names and attributes* are answered from verified views ([`View`]). Each system call on a path gets a
+//!   fresh view; [`views`] says when several requests share one. Changes of names and attributes are edits of
+//!   their own. They are planned at their place in the order of operations, so that O_EXCL, rename and link
+//!   counts hold across clients.
 //! - *Data* is close-to-open: an open takes the content of a fresh view ([`state`]), writes go to a local
-//!   spool ([`spool`]), and flush, fsync or release publish them as a whole ([`compose`], `publish`). The last
-//!   publisher wins.
-//! - *Failures stay with their file*: wrong data fails that file, a failed publication is told at close or
-//!   fsync and its bytes are kept for `salvage`; only a wrong order of operations stops everything.
+//!   spool ([`spool`]), and flush, fsync or release publish them as a whole ([`compose`], `publish`). The
+//!   last publication wins.
+//! - *Failures* affect one file: wrong data fails calls on that file; a failed publication is reported at
+//!   close or fsync, and its bytes are kept for `salvage`. Only a wrong order of operations stops everything.
 //!
 //! Locks and their order: [`nodes`]. What programs may rely on: `docs/semantics.md`.
 
@@ -77,34 +79,35 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use views::{FetchedView, REQUEST_AGE_MAX, RecentView, Tokens};
 
-/// Owner shown for what the mounting user may not write.
+/// Owner shown for files that the mounting user may not write.
 pub const NOBODY: u32 = 65534;
 
 /// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Owner shown for what the mounting user may write.
+    /// Owner shown for files that the mounting user may write.
     pub uid: u32,
     /// The group that this mount shows for the user's files.
     pub gid: u32,
-    /// Local users and groups that stand for others of the file system.
+    /// The local users and groups that represent users and groups of the file system.
     pub owners: OwnerMap,
-    /// Where unpublished bytes are kept; this process must be the only user.
+    /// Directory of unpublished bytes; this process must be its only user.
     pub spool_dir: PathBuf,
-    /// Where unpublished bytes are saved when they cannot be published.
+    /// Directory where unpublished bytes are saved when they cannot be published.
     pub salvage_dir: PathBuf,
     /// Whether all changes are refused.
     pub read_only: bool,
 }
 
-/// Called, outside of all locks, with inodes whose pages the kernel should drop, and whom to tell when it has.
+/// Called, without any lock held, with an inode whose pages the kernel should drop. If there is a sender, it
+/// is to be used once the kernel has dropped them.
 pub type Invalidate = Box<dyn Fn(Ino, Option<std::sync::mpsc::Sender<()>>) + Send + Sync>;
 
 /// A mounted file system.
 pub struct FileSystem {
-    /// Whom programs are served by: the engine, or a write-back in front of it.
+    /// What serves the calls of programs: the engine, or a write-back in front of it.
     backend: Arc<dyn Backend>,
-    /// The engine, for what a write-back has no part in.
+    /// The engine, for calls that do not go through a write-back.
     engine: Arc<dyn Upstream>,
     options: MountOptions,
     nodes: Nodes,
@@ -114,10 +117,10 @@ pub struct FileSystem {
     directories: Mutex<HashMap<FileHandleId, Arc<OpenDirectory>>>,
     next_handle: AtomicU64,
     frozen: OnceLock<Arc<FrozenReport>>,
-    /// The root's attributes as they were shown last.
+    /// The attributes of the root that were shown last.
     root_shown: Mutex<Option<Attributes>>,
     saving: AtomicBool,
-    /// One salvage at a time, before all other locks.
+    /// Taken by each salvage, before all other locks.
     salvaging: Mutex<()>,
     invalidate: OnceLock<Invalidate>,
     kernel: leases::Kernel,
@@ -125,7 +128,8 @@ pub struct FileSystem {
     pasts: past::PastNodes,
     /// Asked before files with rules for programs are opened.
     guard: OnceLock<Arc<dyn ProgramGuard>>,
-    /// Files of shared memory that another mount has open, and when that was last in the way; the latest first.
+    /// Shared-memory files that could not be opened here because another mount has them open, each with the
+    /// time of the last refusal; the latest first.
     shared_memory_refused: Mutex<VecDeque<(String, Instant)>>,
     this: Weak<FileSystem>,
 }
@@ -133,17 +137,17 @@ pub struct FileSystem {
 struct OpenFile {
     node: Arc<Node>,
     flags: OpenFlags,
-    /// Where the last read ended, to tell sequential reading.
+    /// Offset at which the last read ended. Serves to recognise sequential reading.
     read_end: AtomicU64,
     /// Offset up to which data was fetched ahead.
     ahead: AtomicU64,
-    /// Whether its content was read before, so that the backend has had its hint.
+    /// Whether its content was read before. The backend is given a hint at the first read.
     is_prepared: AtomicBool,
-    /// Number of bytes to fetch ahead the next time.
+    /// Number of bytes to fetch ahead next time.
     window: AtomicU64,
-    /// Owners that have taken fcntl locks through it.
+    /// Owners that have taken fcntl locks through this open file.
     lock_owners: Mutex<BTreeSet<u64>>,
-    /// Whether the program that made a file with rules may use the descriptor.
+    /// Set for a new file with rules: whether the program that made it may use the descriptor.
     admitted: OnceLock<Arc<dyn OpenAdmission>>,
 }
 
@@ -186,13 +190,13 @@ impl FileSystem {
         }))
     }
 
-    /// The path of a file, as last found here; empty if it is not known up to the root.
+    /// The path of a file, as last found here; empty if it is not known as far as the root.
     fn known_path(&self, handle: Handle) -> Vec<u8> {
         let path = self.nodes.path(ino_of(handle));
         if path.starts_with(b"?") { Vec::new() } else { path }
     }
 
-    /// The path of a file that was looked up here, for people; its number if that was forgotten.
+    /// The path of a file that was looked up here, for messages; its number if the path was forgotten.
     pub fn display_path(&self, ino: Ino) -> String {
         match self.nodes.path(ino) {
             path if path == b"?" => format!("(inode {})", ino.0),
@@ -200,7 +204,8 @@ impl FileSystem {
         }
     }
 
-    /// Registers, once, the hook that has the kernel drop pages. Without it, only opens drop pages.
+    /// Registers the hook that makes the kernel drop pages; only the first call counts. Without a hook, pages
+    /// are dropped only at opens.
     pub fn on_invalidate(&self, invalidate: Invalidate) {
         let _ = self.invalidate.set(invalidate);
     }
@@ -210,20 +215,21 @@ impl FileSystem {
         &self.options
     }
 
-    /// Runs one call: refuses it once the order of operations was found wrong, and notices when it is.
+    /// Runs one call. Refuses it if the order of operations was found wrong before, and records if this call
+    /// finds it wrong.
     fn run<T>(&self, call: impl FnOnce() -> Result<T, FsError>) -> Result<T, FsError> {
         if let Some(report) = self.frozen.get() {
             return Err(FsError::Frozen(report.clone()));
         }
         self.engine.may_read()?;
         call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
-            // Whatever was waited for, it is the caller who gave up.
+            // Whatever the call was waiting for, it ended because its caller was interrupted.
             FsError::Unreachable(_) | FsError::Key(_) if interrupt::is_raised() => FsError::Interrupted,
             error => error,
         })
     }
 
-    /// A text for people on the server: alarms with what to do, or that there are none.
+    /// The status as text, for readers on this machine: alarms with what to do, or that there are none.
     pub fn status_text(&self) -> String {
         let mut lines = self.engine.troubles();
         lines.extend(self.shared_memory_refusals());
@@ -233,7 +239,8 @@ impl FileSystem {
         lines.join("\n")
     }
 
-    /// The first sign of a wrong order saves what is unpublished, once.
+    /// Called with each error: at the first one that shows a wrong order of operations, starts to save
+    /// unpublished data.
     fn notice(&self, error: &FsError) {
         let FsError::Frozen(report) = error else { return };
         let _ = self.frozen.set(report.clone());
@@ -260,13 +267,13 @@ impl FileSystem {
         self.engine.may_change()
     }
 
-    /// A fresh view, in which these files are to be read.
+    /// A fresh view, in which these files will be read.
     fn fetch(&self, files: &[Handle]) -> Result<FetchedView, FsError> {
         let at = views::now();
         Ok(FetchedView { view: self.backend.fetch(ReadSet::of(files))?, at })
     }
 
-    /// The present view of one file: the newest accepted one under a lease, else a fresh one.
+    /// The present view of one file: the newest accepted view if there is a lease, else a fresh one.
     fn present(&self, file: Handle) -> Result<FetchedView, FsError> {
         match self.leased(&[file]) {
             Some(fetched) => Ok(fetched),
@@ -274,7 +281,8 @@ impl FileSystem {
         }
     }
 
-    /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or the present one.
+    /// The view for a request on `ino`: that of the LOOKUP that the same thread has just made, else the
+    /// present one.
     fn view_of(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
             Some(RecentView::Fresh(fetched)) => Ok(fetched),
@@ -287,7 +295,8 @@ impl FileSystem {
         }
     }
 
-    /// The view for a look at what `ino` is, which that of a listing just before serves too.
+    /// The view for a request that only looks at attributes of `ino`. The view of a recent listing serves it
+    /// too.
     fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
             Some(RecentView::Fresh(fetched)) => Ok(fetched),
@@ -300,7 +309,7 @@ impl FileSystem {
                 let handle = self.handle(ino)?;
                 match (self.leased(&[handle]), self.tokens.directory_listed_at(caller.thread, ino)) {
                     (Some(leased), _) => Ok(leased),
-                    // The kernel looks at a directory again after each change in it.
+                    // The kernel asks for a directory's attributes again after each change in it.
                     (None, Some(at)) if self.frozen.get().is_none() => {
                         Ok(FetchedView { view: self.backend.latest(), at })
                     }
@@ -310,7 +319,7 @@ impl FileSystem {
         }
     }
 
-    /// The handle of a number that came from the kernel.
+    /// The handle of an inode number that came from the kernel.
     fn handle(&self, ino: Ino) -> Result<Handle, FsError> {
         if ino.is_past() {
             return Err(FsError::ReadOnly);
@@ -321,7 +330,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether a program here has a file open, or something of it is not published.
+    /// Whether a program here has a file open, or some of it is not published.
     pub fn is_in_use(&self, file: Handle) -> bool {
         self.nodes.of(ino_of(file), file).iter().any(|node| {
             let state = node.state();
@@ -334,7 +343,7 @@ impl FileSystem {
         self.files.lock().get(&handle).cloned().ok_or_else(unknown)
     }
 
-    /// The open file, for reading or changing its content.
+    /// The open file, for reading or changing its content, if its opener may use it.
     fn usable_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
         let open = self.open_file(handle)?;
         match open.admitted.get() {
@@ -356,19 +365,19 @@ impl FileSystem {
         }
     }
 
-    /// Tells the kernel to forget a file's pages, and waits until it has.
+    /// Tells the kernel to drop a file's pages, and waits until it has.
     fn invalidate_now(&self, ino: Ino) -> Result<(), FsError> {
         let Some(invalidate) = self.invalidate.get() else { return Ok(()) };
         let (done, told) = std::sync::mpsc::channel();
         invalidate(ino, Some(done));
         match interrupt::receive(&told) {
             None if interrupt::is_raised() => Err(FsError::Interrupted),
-            // Also when the mount has ended, and there is nobody left to do it.
+            // Also if the mount has ended: then there are no pages any more.
             _ => Ok(()),
         }
     }
 
-    /// What `stat` shows of an inode in a view, where this client has nothing newer.
+    /// The attributes in a view that `stat` shows, where this client has nothing newer.
     fn published_attributes(&self, view: &dyn View, handle: Handle, inode: &Inode) -> Attributes {
         let (uid, gid) = self.owner_shown(handle.principal, view.may_write(handle.principal));
         Attributes {
@@ -387,8 +396,8 @@ impl FileSystem {
         }
     }
 
-    /// What `stat` shows: the view's attributes, and this client's own where it has unpublished changes or
-    /// the file is open here for writing.
+    /// The attributes that `stat` shows: those of the view, or this client's own where it has unpublished
+    /// changes or the file is open here for writing.
     fn attributes(&self, view: &dyn View, handle: Handle, inode: &Arc<Inode>) -> Attributes {
         let mut shown = self.published_attributes(view, handle, inode);
         if let Some(node) = self.nodes.find(shown.ino) {
@@ -397,7 +406,7 @@ impl FileSystem {
             if let Some(file) = file {
                 let is_other = file.refresh(inode, view.position(), *writers > 0);
                 own_attributes(file, &mut shown);
-                // Descriptors that stay open go on in the new version; the kernel's pages are of the old.
+                // Open descriptors continue with the new version, but the kernel's pages are of the old one.
                 if is_other && *pages != Pages::None {
                     drop(state);
                     self.invalidate(shown.ino);
@@ -408,7 +417,7 @@ impl FileSystem {
     }
 }
 
-/// Lays what this client knows of an open file over its published attributes.
+/// Replaces published attributes with what this client knows of an open file.
 fn own_attributes(file: &state::FileState, shown: &mut Attributes) {
     shown.mode = file.shown_mode();
     shown.links = match file.named {
@@ -421,18 +430,18 @@ fn own_attributes(file: &state::FileState, shown: &mut Attributes) {
     shown.changed_ns = file.changed_ns.max(file.latest.changed_ns);
 }
 
-/// The number of a handle that came from a verified directory.
+/// The inode number of a handle that came from a verified directory.
 fn ino_of(handle: Handle) -> Ino {
     // Handles out of range are refused where entries are read (`known_handle`); the root's is fixed.
     Ino(handle.inode_number().unwrap_or(0))
 }
 
-/// The handle of a number that came from the kernel.
+/// The handle of an inode number that came from the kernel.
 fn handle_of(ino: Ino) -> Result<Handle, FsError> {
     Handle::from_inode_number(ino.0).ok_or(FsError::Stale)
 }
 
-/// Refuses a handle that no inode number stands for: a directory's writer may have put anything there.
+/// Refuses a handle that has no inode number. A directory's writer may have entered any handle.
 fn known_handle(handle: Handle) -> Result<Handle, FsError> {
     let invalid = || FsError::Invalid(format!("the directory names {handle}, which cannot be"));
     handle.inode_number().map(|_| handle).ok_or_else(invalid)

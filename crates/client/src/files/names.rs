@@ -1,6 +1,6 @@
-//! Making, removing and moving names. Each is one edit: every precondition (the name is free, the directory
-//! empty, the new place not inside what moves) is checked where the order puts the edit, so it holds against
-//! all other clients.
+//! Makes, removes and moves names. Each is one edit. Every precondition (the name is free, the directory is
+//! empty, the new place is not inside what moves) is checked where the order puts the edit, so it holds
+//! against all other clients.
 
 use super::edit::{LINKS_MAX, NameRemoval, drop_link, existing, writable_directory};
 use super::nodes::{InodeName, Node};
@@ -13,11 +13,11 @@ use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, TARGET_BYTES_MA
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Directories searched for the target of a rename when its place in the tree is not known.
+/// Most directories searched for the target of a rename when its path to the root is unknown.
 const SEARCH_MAX: usize = 20_000;
-/// Permission bit of directories whose new directories get it too.
+/// Permission bit that new directories inherit from their parent.
 const SET_GROUP_ID: u32 = 0o2000;
-/// Entries read at once by that search.
+/// Number of entries read at once by that search.
 const SEARCH_PAGE: usize = 512;
 
 /// A newly made inode.
@@ -33,7 +33,7 @@ pub(super) struct NewInode {
 }
 
 impl FileSystem {
-    /// Makes a directory. Counts one lookup, as all calls here that return attributes.
+    /// Makes a directory. Counts one lookup, like all calls here that return attributes.
     ///
     /// # Errors
     /// [`FsError::Exists`], [`FsError::Access`], [`FsError::NotDirectory`], [`FsError::NotFound`].
@@ -42,7 +42,7 @@ impl FileSystem {
         self.make(caller, parent, name, inode)
     }
 
-    /// Makes an empty file, a FIFO, a socket's name or a device file. Device files are data here.
+    /// Makes an empty file, a FIFO, the name of a socket, or a device file. Device files are only data here.
     ///
     /// # Errors
     /// As [`FileSystem::mkdir`]; [`FsError::Invalid`] for other kinds.
@@ -94,7 +94,7 @@ impl FileSystem {
         self.run(|| Ok(self.make_inode(caller, parent, name, inode)?.attributes))
     }
 
-    /// Makes an inode under a new name. New files belong to the directory's principal.
+    /// Makes an inode under a new name. It belongs to the directory's principal.
     pub(super) fn make_inode(
         &self,
         caller: &Caller,
@@ -118,7 +118,7 @@ impl FileSystem {
             }
             let mut inode = inode.clone();
             if inode.kind == InodeKind::Directory {
-                // The kernel leaves it to network file systems to hand this bit down.
+                // The kernel leaves it to network file systems to pass this bit on.
                 inode.mode |= within.mode & SET_GROUP_ID;
             }
             inherit(&within.xattrs, &mut inode);
@@ -129,7 +129,8 @@ impl FileSystem {
             Ok((handle, inode))
         })?;
         let inode = match view.inode(handle) {
-            // The server says that it is dead after all, so it is being made again: that is no absence.
+            // The server has declared the operation dead after all, so it is being made again; the inode is
+            // not missing.
             Err(FsError::NotFound | FsError::Stale) => Arc::new(made),
             inode => inode?,
         };
@@ -139,7 +140,7 @@ impl FileSystem {
         Ok(NewInode { attributes, inode, node, view })
     }
 
-    /// Removes a name of anything but a directory.
+    /// Removes a name that is not a directory's.
     ///
     /// # Errors
     /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::Access`].
@@ -167,7 +168,7 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`FsError::NotEmpty`], whoever owns it; [`FsError::NotDirectory`], [`FsError::NotFound`],
+    /// [`FsError::NotEmpty`], whoever owns the files in it; [`FsError::NotDirectory`], [`FsError::NotFound`],
     /// [`FsError::Access`].
     pub fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         self.run(|| {
@@ -195,9 +196,9 @@ impl FileSystem {
     /// Gives a file another name.
     ///
     /// # Errors
-    /// [`FsError::Exists`]; [`FsError::NotPermitted`] for directories and for files that this device may not
-    /// write, whose link count it could not keep; [`FsError::TooManyLinks`]; [`FsError::NotFound`] if the
-    /// file has lost its last name.
+    /// [`FsError::Exists`]; [`FsError::NotPermitted`] for directories, and for files that this device may not
+    /// write, because it could not keep their link count right; [`FsError::TooManyLinks`];
+    /// [`FsError::NotFound`] if the file has lost its last name.
     pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         self.run(|| {
             self.settle_in(caller, &[(parent, name)])?;
@@ -286,7 +287,7 @@ impl FileSystem {
         })
     }
 
-    /// The directories above `ino`, as last seen, for [`Rename::refuse_cycle`] to verify.
+    /// The directories above `ino`, as last seen; [`Rename::refuse_cycle`] verifies them.
     fn chain(&self, ino: Ino) -> Option<Vec<Link>> {
         let to_link = |InodeName { ino, parent, name }| {
             Some(Link { child: self.handle(ino).ok()?, parent: self.handle(parent).ok()?, name })
@@ -294,7 +295,8 @@ impl FileSystem {
         self.nodes.ancestors(ino)?.into_iter().map(to_link).collect()
     }
 
-    /// A name of ours is gone; if the inode is too, whoever has it open goes on without publishing.
+    /// Handles the removal of a name by this client. If the inode is gone too, open descriptors of it go on
+    /// without publishing.
     pub(super) fn dropped(&self, view: &dyn View, dropped: NameRemoval) {
         let (NameRemoval::Removed(handle, _) | NameRemoval::Remains(handle)) = dropped;
         for node in self.nodes.of(ino_of(handle), handle) {
@@ -323,7 +325,8 @@ impl FileSystem {
     }
 }
 
-/// The kind of what an entry names; `None` if it is dangling. The inode decides, not the entry.
+/// The kind of the inode that an entry names; `None` if there is no inode. (The entry's own kind is not
+/// relied on.)
 fn kind_of(changes: &mut dyn Changes, entry: &Entry) -> Result<Option<InodeKind>, FsError> {
     match changes.inode(entry.handle) {
         Ok(inode) => Ok(Some(inode.kind)),
@@ -339,7 +342,7 @@ fn must_be_empty(changes: &mut dyn Changes, directory: Handle) -> Result<(), FsE
     }
 }
 
-/// Where a directory was seen last.
+/// A directory with its parent and name, as last seen.
 struct Link {
     child: Handle,
     parent: Handle,
@@ -363,7 +366,7 @@ struct RenameOutcome {
 }
 
 impl Rename {
-    /// Plans it; `None` if both names stand for one file already, which is no change (POSIX).
+    /// Plans the rename. `None` if both names lead to the same file already, which is no change (POSIX).
     fn plan(&self, changes: &mut dyn Changes) -> Result<Option<RenameOutcome>, FsError> {
         let (from, to) = (self.from.0, self.to.0);
         writable_directory(changes, from)?;
@@ -409,9 +412,9 @@ impl Rename {
         Ok(Some(moved))
     }
 
-    /// Refuses to move `directory` to `place` if that is `directory` itself or below it. There are no parent
-    /// pointers: the chain of parents known from look-ups is verified link by link in the base of this edit,
-    /// and if it no longer holds, what is below `directory` is searched.
+    /// Refuses to move `directory` to `place` if that is `directory` itself or below it. Inodes have no
+    /// parent pointers: the chain of parents from earlier look-ups is verified link by link in the state that
+    /// this edit runs on; if it no longer holds, everything below `directory` is searched.
     fn refuse_cycle(
         &self,
         changes: &mut dyn Changes,
@@ -478,7 +481,7 @@ pub(super) fn below(changes: &mut dyn Changes, directory: Handle, wanted: Handle
     Ok(false)
 }
 
-/// A moved inode's time of change, where this device may set it.
+/// Sets the time of change of a moved inode, if this device may write it.
 fn touch(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<(), FsError> {
     if !changes.may_write(handle.principal) {
         return Ok(());

@@ -1,14 +1,14 @@
-//! The inodes that the kernel, or an open file, knows: how often they were looked up, what they are called,
-//! what is open.
+//! The inodes that the kernel or an open file refers to: how often each was looked up, its names, and its
+//! open handles.
 //!
 //! **Locks, in the order in which they may be taken**:
-//! 1. a node's `publishing`: one publication of a file at a time; held across network waits; never taken by
-//!    reads, writes, look-ups or attribute requests;
+//! 1. a node's `publishing`: allows one publication of a file at a time; held while waiting for the network;
+//!    never taken by reads, writes, look-ups or attribute requests;
 //! 2. an open directory's listing: held while its next page is read;
-//! 3. a node's `state`: short; at most local disk I/O; never two nodes' at once;
-//! 4. the tables (nodes, open files, view tokens): memory only.
+//! 3. a node's `state`: held briefly, at most during local disk I/O; never those of two nodes at once;
+//! 4. the tables (nodes, open files, view tokens): held for memory accesses only.
 //!
-//! No lock that more than one file needs is ever held across a network wait.
+//! No lock that several files need is ever held while waiting for the network.
 
 use super::state::FileState;
 use super::types::{Attributes, Ino};
@@ -18,17 +18,17 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Longest chain of parents followed: longer ones are loops made by a hostile writer.
+/// Longest chain of parents that is followed: longer ones are loops made by a hostile writer.
 pub const DEPTH_MAX: usize = 4096;
 
-/// What the kernel's pages of a file were read from.
+/// The content that the kernel's pages of a file were read from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
     /// The kernel has no pages of it.
     None,
-    /// All from this content (and from what was written here since).
+    /// All pages are from this content (and from what was written here since).
     Of(Digest),
-    /// From several, so from none that an open could find again.
+    /// The pages are from several contents, so no open can use them again.
     Mixed,
 }
 
@@ -44,25 +44,26 @@ pub struct Node {
 
 /// State of a node, guarded by the second lock.
 pub struct NodeState {
-    /// Open handles, of files and directories.
+    /// Number of open handles, of files and directories.
     pub open: u32,
     /// Number of open descriptions that may write.
     pub writers: u32,
     /// Content, while the file is open or unpublished.
     pub file: Option<Box<FileState>>,
-    /// Of which content the kernel has pages.
+    /// The content that the kernel has pages of.
     pub pages: Pages,
-    /// The inode as it was when its last name was removed, since descriptors and working directories still show it.
+    /// The inode as it was when its last name was removed. Descriptors and working directories still show it.
     pub removed: Option<Box<Inode>>,
-    /// The attributes shown last, unless it is a file or a symbolic link; shown on when another client has removed it.
+    /// The attributes shown last, unless it is a file or a symbolic link. They are still shown if another
+    /// client has removed it.
     pub shown: Option<Box<Attributes>>,
-    /// A lock was lost: nothing is written until it is closed, or locked anew.
+    /// Whether a lock was lost. Then nothing is written until the file is closed or locked again.
     pub lock_lost: bool,
 }
 
 impl Node {
-    /// Its handle. That is another than its number says once it was given another owner: then it stands for a copy,
-    /// which has a number of its own for those who look it up from then on.
+    /// Its handle. It differs from the one that belongs to its inode number after the file was given another
+    /// owner: then the node stands for a copy, which has its own number for later lookups.
     pub fn handle(&self) -> Handle {
         *self.handle.lock()
     }
@@ -72,7 +73,7 @@ impl Node {
         self.state.lock()
     }
 
-    /// Notes the attributes that the kernel is shown.
+    /// Records the attributes that the kernel is shown.
     pub fn shows(&self, attributes: &Attributes) {
         if !matches!(attributes.kind, InodeKind::File | InodeKind::Symlink) {
             self.state().shown = Some(Box::new(*attributes));
@@ -85,7 +86,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Notes that bytes of `content` went to the kernel.
+    /// Records that bytes of `content` were sent to the kernel.
     pub fn served(&mut self, content: Digest) {
         self.pages = match self.pages {
             Pages::None => Pages::Of(content),
@@ -95,7 +96,7 @@ impl NodeState {
     }
 }
 
-/// Where an inode was last found.
+/// The directory and name under which an inode was last found.
 pub struct InodeName {
     /// The inode.
     pub ino: Ino,
@@ -115,22 +116,22 @@ struct NodeEntry {
 #[derive(Default)]
 pub struct Nodes {
     known: Mutex<HashMap<Ino, NodeEntry>>,
-    /// Nodes that stand for another handle than their number's.
+    /// Nodes whose handle is not the one that belongs to their number.
     moved: Mutex<Vec<Weak<Node>>>,
 }
 
 impl Nodes {
-    /// The node of an inode, made if need be.
+    /// The node of an inode, made if needed.
     pub fn get(&self, ino: Ino, handle: Handle) -> Arc<Node> {
         Self::entry(&mut self.known.lock(), ino, handle).node.clone()
     }
 
-    /// The node of an inode if there is one.
+    /// The node of an inode, if there is one.
     pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
         Some(self.known.lock().get(&ino)?.node.clone())
     }
 
-    /// Makes a node stand for another handle.
+    /// Gives a node another handle.
     pub fn set_handle(&self, node: &Arc<Node>, handle: Handle) {
         *node.handle.lock() = handle;
         let mut moved = self.moved.lock();
@@ -138,7 +139,7 @@ impl Nodes {
         moved.push(Arc::downgrade(node));
     }
 
-    /// All nodes that stand for a handle.
+    /// All nodes that have this handle.
     pub fn of(&self, ino: Ino, handle: Handle) -> Vec<Arc<Node>> {
         let moved: Vec<Arc<Node>> = self.moved.lock().iter().filter_map(Weak::upgrade).collect();
         let all = self.find(ino).into_iter().chain(moved);
@@ -147,12 +148,12 @@ impl Nodes {
         found
     }
 
-    /// All nodes that have unpublished or open content, at this moment.
+    /// All nodes that have open or unpublished content at this moment.
     pub fn all(&self) -> Vec<Arc<Node>> {
         self.known.lock().values().map(|known| known.node.clone()).collect()
     }
 
-    /// Counts a reply that tells the kernel of an inode, found under `name` in `parent`.
+    /// Counts a reply that gives the kernel an inode, found under `name` in `parent`.
     pub fn looked_up(&self, ino: Ino, handle: Handle, parent: Ino, name: &[u8]) -> Arc<Node> {
         let mut known = self.known.lock();
         let entry = Self::entry(&mut known, ino, handle);
@@ -161,7 +162,7 @@ impl Nodes {
         entry.node.clone()
     }
 
-    /// Makes the node of an inode without a name, and counts a lookup.
+    /// Makes the node of an inode without a name, and counts one lookup.
     pub fn insert_unnamed(&self, ino: Ino, handle: Handle) -> Arc<Node> {
         let mut known = self.known.lock();
         let entry = Self::entry(&mut known, ino, handle);
@@ -169,7 +170,7 @@ impl Nodes {
         entry.node.clone()
     }
 
-    /// The kernel forgets `count` of those replies.
+    /// Called when the kernel forgets `count` of those replies.
     pub fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.lock();
         if let Some(entry) = known.get_mut(&ino) {
@@ -178,29 +179,29 @@ impl Nodes {
         Self::tidy(&mut known, ino);
     }
 
-    /// Forgets a node that nothing needs any more. The caller must have dropped its own reference.
+    /// Removes a node that nothing needs any more. The caller must have dropped its own reference.
     pub fn release(&self, ino: Ino) {
         Self::tidy(&mut self.known.lock(), ino);
     }
 
-    /// Notes a name that was given or changed here.
+    /// Records a name that was made or changed here.
     pub fn moved(&self, ino: Ino, parent: Ino, name: &[u8]) {
         if let Some(entry) = self.known.lock().get_mut(&ino) {
             entry.place = Some((parent, name.into()));
         }
     }
 
-    /// Where an inode was last found.
+    /// The directory and name under which an inode was last found.
     pub fn place(&self, ino: Ino) -> Option<(Ino, Box<[u8]>)> {
         self.known.lock().get(&ino)?.place.clone()
     }
 
-    /// Whether something has it open.
+    /// Whether the inode is open here.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.find(ino).is_some_and(|node| node.state().open > 0)
     }
 
-    /// The places from that of `ino` up to the root, as last found. `None` where the chain is not known.
+    /// The names from that of `ino` up to the root, as last found. `None` if one of them is not known.
     pub fn ancestors(&self, ino: Ino) -> Option<Vec<InodeName>> {
         let known = self.known.lock();
         let mut chain = Vec::new();
@@ -216,7 +217,7 @@ impl Nodes {
         Some(chain)
     }
 
-    /// The path of an inode as last known, without a leading slash; unknown beginnings are `?`.
+    /// The path of an inode as last known, without a leading slash; an unknown beginning is written `?`.
     pub fn path(&self, ino: Ino) -> Vec<u8> {
         let known = self.known.lock();
         let mut names: Vec<&[u8]> = Vec::new();

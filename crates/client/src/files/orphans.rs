@@ -1,8 +1,9 @@
-//! Orphans: open files without a name, made so (`O_TMPFILE`) or after their last name was removed here.
+//! Orphans: open files without a name, made without one (`O_TMPFILE`) or left when their last name was
+//! removed here.
 //!
-//! They are this client's alone. One that was made so costs one operation, which gives it its number, so that it is
-//! the same before and after; `link` publishes all of it together with its first name. Until then nothing of it is
-//! sent, and it is gone with its last descriptor or with this process.
+//! They are visible to this client only. A file made without a name costs one operation, which gives it its
+//! number, so that the number never changes; `link` publishes all of the file together with its first name.
+//! Until then nothing of it is sent, and it disappears with its last descriptor or with this process.
 
 use super::compose::PublishReason;
 use super::edit::writable_directory;
@@ -17,7 +18,8 @@ use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use std::sync::Arc;
 
 impl FileSystem {
-    /// Makes a file without a name, of the principal of the directory `parent`, and opens it. Counts one lookup.
+    /// Makes a file without a name, owned by the principal of the directory `parent`, and opens it. Counts
+    /// one lookup.
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::NotDirectory`], [`FsError::ReadOnly`], [`FsError::Unreachable`].
@@ -35,7 +37,8 @@ impl FileSystem {
             let (handle, view) = self.edit(move |changes| {
                 let within = writable_directory(changes, directory)?;
                 if within.xattrs.contains_key(RULES) {
-                    // The program that makes it cannot be identified; programs make a file with a name then.
+                    // The program that makes it cannot be identified. Programs then make a file with a name
+                    // instead.
                     return Err(FsError::Unsupported);
                 }
                 changes.allocate(directory.principal)
@@ -52,7 +55,8 @@ impl FileSystem {
         })
     }
 
-    /// Gives a file that was made without a name its first, with all that is in it. `None`: it is no such file.
+    /// Gives a file that was made without a name its first name, with all its content. `None`: the file was
+    /// not made so.
     pub(super) fn link_orphan(
         &self,
         handle: Handle,
@@ -140,7 +144,7 @@ impl FileSystem {
         Ok((made, view, whole))
     }
 
-    /// A file without a name that is open here, as this client has it.
+    /// A file without a name that is open here, in this client's state.
     pub(super) fn open_orphan(&self, ino: Ino) -> Option<Arc<Inode>> {
         let node = self.nodes.find(ino)?;
         let state = node.state();
@@ -148,7 +152,7 @@ impl FileSystem {
         Some(file.latest.clone())
     }
 
-    /// Changes attributes of a file without a name. `false`: it is none.
+    /// Changes attributes of a file without a name. `false`: the file has a name.
     pub(super) fn edit_orphan(
         &self,
         ino: Ino,

@@ -1,7 +1,8 @@
-//! The unpublished changes of a file, over its published content: a map from ranges to where their bytes are.
+//! The unpublished changes of a file, laid over its published content: a map from ranges to the places of
+//! their bytes.
 //!
 //! Invariants: pieces are not empty and do not overlap; neighbours that continue each other are one piece. So
-//! memory grows with the number of separate changes, never with bytes.
+//! memory grows with the number of separate changes, not with the number of bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +35,7 @@ struct Span<S> {
     piece: Piece<S>,
 }
 
-/// Changed ranges of one file. `S` names another file's content.
+/// Changed ranges of one file. `S` identifies another file's content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlay<S> {
     spans: BTreeMap<u64, Span<S>>,
@@ -52,12 +53,12 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.len()
     }
 
-    /// Whether nothing is changed.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// The offset behind the last piece.
+    /// The offset after the last piece.
     pub fn end(&self) -> u64 {
         self.spans.last_key_value().map_or(0, |(_, span)| span.end)
     }
@@ -67,7 +68,7 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.values().any(|span| span.piece == Piece::Spool)
     }
 
-    /// Lays `piece` over `range`, hiding what was there.
+    /// Lays `piece` over `range`, replacing earlier pieces there.
     pub fn insert(&mut self, range: Range<u64>, piece: Piece<S>) {
         if range.is_empty() {
             return;
@@ -92,7 +93,7 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.insert(start, Span { end, piece });
     }
 
-    /// Forgets changes within `range`.
+    /// Removes changes within `range`.
     pub fn clear(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -112,18 +113,18 @@ impl<S: Clone + PartialEq> Overlay<S> {
         }
     }
 
-    /// Forgets changes at and after `size`.
+    /// Removes changes at and after `size`.
     pub fn cut(&mut self, size: u64) {
         self.clear(size..u64::MAX);
     }
 
-    /// Whether all of `range` is one stretch of spooled bytes.
+    /// Whether all of `range` is one run of spooled bytes.
     pub fn is_spooled(&self, range: &Range<u64>) -> bool {
         let span = self.spans.range(..=range.start).next_back();
         span.is_some_and(|(_, span)| span.piece == Piece::Spool && span.end >= range.end)
     }
 
-    /// All of `range` in order, cut where pieces begin and end; `None` where nothing is changed.
+    /// All of `range` in order, split where pieces begin and end; `None` where nothing is changed.
     pub fn slices(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<Piece<S>>)> {
         let mut slices = Vec::new();
         let mut at = range.start;
@@ -148,7 +149,7 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.iter().map(|(&start, span)| (start..span.end, &span.piece))
     }
 
-    /// Lays all of `newer` over this.
+    /// Lays all of `newer` over this overlay.
     pub fn lay(&mut self, newer: &Overlay<S>) {
         for (range, piece) in newer.iter() {
             self.insert(range, piece.clone());
@@ -182,7 +183,7 @@ mod tests {
 
     proptest! {
         /// Proves: an overlay answers like an array that remembers for each byte what was laid there last,
-        /// and keeps no more pieces than that array has runs.
+        /// and has no more pieces than that array has runs.
         #[test]
         fn answers_like_an_array(steps in steps()) {
             let mut overlay: Overlay<u8> = Overlay::default();

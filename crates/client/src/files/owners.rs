@@ -1,8 +1,9 @@
-//! Owners as this machine shows them, and changing them.
+//! The owners that this machine shows, and changes of owner.
 //!
-//! A file belongs to a user or a group of the file system, for good: that is part of its number. What programs see is
-//! a local user and group, by the mount's map. `chown` and `chgrp` to another principal make a copy of the file that
-//! belongs to it, by reference, and put it in the place of the name (SUNDR 4).
+//! A file belongs to one user or group of the file system permanently: the owner is part of its number.
+//! Programs see a local user and group, by the mount's map. `chown` and `chgrp` to another principal make a
+//! copy of the file that belongs to the new owner, by reference, and the name then leads to the copy (SUNDR
+//! 4).
 
 use super::compose::PublishReason;
 use super::edit::{NameRemoval, drop_link, existing, writable_directory};
@@ -12,46 +13,46 @@ use crate::tree::Changes;
 use holdfast_content::{Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId};
 use std::collections::BTreeMap;
 
-/// Entries of a directory that may be given another owner: all of them are entered anew in one operation.
+/// Most entries of a directory that is given another owner: all of them are entered again in one operation.
 const ENTRIES_MAX: usize = 4096;
 /// Number of entries that are read at once.
 const PAGE: usize = 512;
 
-/// What local users and groups stand for those of the file system.
+/// The local users and groups that represent users and groups of the file system.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerMap {
-    /// Local user of each user that has one.
+    /// Local user that represents each user, where there is one.
     pub users: BTreeMap<UserId, u32>,
-    /// Local group of each group that has one.
+    /// Local group that represents each group, where there is one.
     pub groups: BTreeMap<GroupId, u32>,
-    /// What `chown` does where the local user or group stands for nobody in the file system.
+    /// What `chown` does for a local user or group that represents none of the file system.
     pub unmapped: UnmappedOwner,
 }
 
-/// What `chown` to a local user or group does that stands for nobody in the file system.
+/// What `chown` does for a local user or group that represents none of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UnmappedOwner {
     /// `chown` fails.
     #[default]
     Refuse,
-    /// Succeeds and changes nothing.
+    /// `chown` succeeds and changes nothing.
     Ignore,
 }
 
-/// The owner that a call of `chown` asks for.
+/// The owner that a call of `chown` requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OwnerChange {
     /// The owner that the file has already.
     Same,
     /// Another owner.
     Other(PrincipalId),
-    /// A local user or group that stands for nobody in the file system.
+    /// A local user or group that represents none of the file system.
     Unmapped,
 }
 
 impl FileSystem {
-    /// The local user and group shown for what a principal owns. What this mount may write is the mounting user's,
-    /// unless the map says otherwise.
+    /// The local user and group shown for a principal's files. Files that this mount may write are shown as
+    /// the mounting user's, unless the map says otherwise.
     pub(super) fn owner_shown(&self, principal: PrincipalId, mine: bool) -> (u32, u32) {
         let map = &self.options.owners;
         let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
@@ -73,10 +74,11 @@ impl FileSystem {
         });
         let group = gid.map(|gid| match map.groups.iter().find(|(_, local)| **local == gid) {
             Some((group, _)) => Some(Some(*group)),
-            // The mounting user's own group stands for no group.
+            // The mounting user's own group represents no group of the file system.
             None => (gid == self.options.gid).then_some(None),
         });
-        // A local user or group that stands for nobody is ignored, and the other half of the request is carried out.
+        // A local user or group that represents none is ignored, and the other half of the request is carried
+        // out.
         let (user, group) = match map.unmapped {
             UnmappedOwner::Ignore => (user.filter(Option::is_some), group.filter(Option::is_some)),
             UnmappedOwner::Refuse => (user, group),
@@ -91,7 +93,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file the owner that is asked for, and mode and time of modification with it. `None`: it has that
+    /// Gives a file the requested owner, and its mode and time of modification with it. `None`: it has that
     /// owner already, and nothing was done.
     pub(super) fn change_owner(
         &self,
@@ -121,8 +123,8 @@ impl FileSystem {
         self.copy_to(ino, principal, set.mode.map(|mode| mode & 0o7777), modified_ns).map(Some)
     }
 
-    /// Puts a copy that belongs to `principal` in the place of a name. Only this name: other names of the same file
-    /// lead to the file as it was.
+    /// Makes a name lead to a copy that belongs to `principal`. Only this name: other names of the same file
+    /// lead to the file as before.
     fn copy_to(
         &self,
         ino: Ino,
@@ -165,7 +167,7 @@ impl FileSystem {
         let inode = view.inode(new)?;
         self.changed_unseen(vec![(parent, shown_name)], ino);
         match (&node, &dropped) {
-            // Nothing else bears the old number: whoever has it open goes on with the copy.
+            // No other name leads to the old number: programs that have it open continue with the copy.
             (Some(node), NameRemoval::Removed(..)) => {
                 self.nodes.set_handle(node, new);
                 if let Some(file) = &mut node.state().file {

@@ -1,20 +1,24 @@
-//! `.snapshots` in the root: past states as trees for reading only.
+//! `.snapshots` in the root: past states as read-only trees.
 //!
 //! ```text
 //! .snapshots/2026-11-22T21.30.05Z/...     a past state, by the time of its last operation (UTC, its author's clock)
-//! .snapshots/before-the-move/...          one that somebody has named
+//! .snapshots/before-the-move/...          one that was given a name
 //! ```
 //!
-//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its past states; a
-//! lookup by name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are
-//! read by the same code: an open file of a past state is an open file with the content that it had then.
+//! The directory is in no listing of the root, so that programs that walk a tree do not walk all past states;
+//! a lookup by name finds it. All data read in it is verified like that of the present state
+//! ([`crate::Engine::past`]), and files are read by the same code: an open file of a past state is an open
+//! file with the content of that state.
 //!
 //! Invariants:
-//! - numbers of past inodes are told from present ones by their top bits, and no call but those here takes them
-//!   ([`FileSystem::handle`] refuses them), so that no change can be meant for the past and hit the present;
-//! - a number is made from the state's name and the file's handle: the same on every mount, and different in each state;
-//! - who may read is decided as in the present: by the modes of then, for the owners that this mount shows now. A file
-//!   that has rules for programs, then or now, is not opened here.
+//! - inode numbers of past states differ from present ones in their top bits, and only the functions of this
+//!   module accept them ([`FileSystem::handle`] refuses them), so that a change can never be meant for a past
+//!   file and affect the present one;
+//! - a number is made from the state's name and the file's handle: it is the same on every mount, and
+//!   different in each state;
+//! - read permission is decided as in the present state: by the modes in the past state, for the owners that
+//!   this mount shows now. A file that has rules for programs, in the past state or now, cannot be opened
+//!   here.
 
 use super::directory::OpenDirectory;
 use super::views::FetchedView;
@@ -36,11 +40,11 @@ use std::sync::Arc;
 
 /// Name of the directory of past states, in the root.
 pub const FOLDER: &[u8] = b".snapshots";
-/// Its number, and what numbers of past inodes have in common.
+/// Its inode number, with the bits that all numbers of past inodes have in common.
 const FOLDER_INO: Ino = Ino(PAST | 1);
 const PAST: u64 = 3 << 62;
 
-/// A past state by its name in the directory.
+/// A past state, and its name in the directory.
 #[derive(Clone, Debug)]
 pub struct PastEntry {
     /// Its name in the folder of past states.
@@ -54,13 +58,13 @@ pub struct PastEntry {
 pub(super) struct PastNodes {
     known: Mutex<HashMap<Ino, PastNodeEntry>>,
     folders: Mutex<HashMap<FileHandleId, Arc<Vec<PastEntry>>>>,
-    /// Names that were given to the states of the last list.
+    /// The names given to the states of the last list.
     named: Mutex<Option<Arc<StateNames>>>,
 }
 
-/// Named states of a list, and the index of each by name.
+/// The names of the states of a list, and the index of each state by name.
 struct StateNames {
-    /// The list of states that the names are of.
+    /// The list of states that have these names.
     of: Arc<Vec<PastState>>,
     entries: Arc<Vec<PastEntry>>,
     places: HashMap<String, usize>,
@@ -87,26 +91,26 @@ impl Ino {
     }
 }
 
-/// Whether a name in a directory is taken by the past.
+/// Whether a name in a directory is that of the folder of past states.
 pub(super) fn is_folder(parent: Ino, name: &[u8]) -> bool {
     parent == Ino::ROOT && name == FOLDER
 }
 
-/// The number of a file in a past state.
+/// The inode number of a file in a past state.
 fn ino_of_past(state: &str, handle: Handle) -> Ino {
     let digest = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &encode(&("past inode", state, handle)));
     let [a, b, c, d, e, f, g, h, ..] = digest.0;
     Ino(PAST | u64::from_le_bytes([a, b, c, d, e, f, g, h])).max(Ino(PAST | 2))
 }
 
-/// The name of a state that has none: its time, as in `2026-11-22T21.30.05Z`.
+/// The name of a past state that was given none: its time, as in `2026-11-22T21.30.05Z`.
 pub fn time_name(ns: i64) -> String {
     let time = Timestamp::from_nanosecond(ns.into()).expect("64 bits of nanoseconds are within its years");
     time.strftime("%Y-%m-%dT%H.%M.%SZ").to_string()
 }
 
-/// Names for past states. Of several of one second the last has the plain name, and the others their places in the
-/// order too.
+/// Names for past states. If several states have the same second, the last has the plain name, and to the
+/// others their position in the order is added.
 fn name_states(states: &[PastState]) -> Vec<PastEntry> {
     let mut last: HashMap<String, u64> = HashMap::new();
     for state in states.iter().filter(|state| state.name.is_none()) {
@@ -127,7 +131,8 @@ fn name_states(states: &[PastState]) -> Vec<PastEntry> {
 }
 
 impl FileSystem {
-    /// Past states with the names by which they are found, oldest first, then those that somebody has named.
+    /// Past states with the names by which they are found, oldest first, followed by those that were named by
+    /// a user.
     ///
     /// # Errors
     /// As [`crate::Engine::past_states`].
@@ -150,12 +155,12 @@ impl FileSystem {
         Ok(named)
     }
 
-    /// The membership in force now: who the authors of names are.
+    /// The membership in force now, which says who the authors in past states are.
     pub fn past_members(&self) -> Arc<Membership> {
         self.engine.membership()
     }
 
-    /// A past state, to be read.
+    /// The view of a past state.
     ///
     /// # Errors
     /// As [`crate::Engine::past`].
@@ -168,7 +173,7 @@ impl FileSystem {
         known.get(&ino).map(|known| known.place.clone()).ok_or(FsError::Stale)
     }
 
-    /// Finds a name in the past, or the past itself.
+    /// Looks up a name in a past state, or the folder of past states itself.
     pub(super) fn past_lookup(
         &self,
         caller: &Caller,
@@ -203,7 +208,7 @@ impl FileSystem {
         Ok(shown)
     }
 
-    /// The kernel drops `count` lookups of something past.
+    /// Called when the kernel drops `count` lookups of a past inode.
     pub(super) fn past_forget(&self, ino: Ino, count: u64) {
         let mut known = self.pasts.known.lock();
         if let Some(entry) = known.get_mut(&ino) {
@@ -220,7 +225,7 @@ impl FileSystem {
 
     fn past_attributes(&self, place: &PastNode) -> Result<Attributes, FsError> {
         let inode = self.past_inode(place)?;
-        // The owner is shown as it would be at present.
+        // The owner is shown as it would be in the present state.
         let shown = self.published_attributes(&*self.backend.latest(), place.handle, &inode);
         Ok(Attributes { ino: ino_of_past(&place.entry.name, place.handle), ..shown })
     }
@@ -248,7 +253,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether the caller may, by the modes of then.
+    /// Whether the caller has these rights, by the modes in the past state.
     pub(super) fn past_access(&self, caller: &Caller, ino: Ino, rights: Rights) -> Result<(), FsError> {
         if rights.write {
             return Err(FsError::ReadOnly);
@@ -321,7 +326,7 @@ impl FileSystem {
         Ok(id)
     }
 
-    /// Lists the past states, if that is what is open; `None`: it is something else.
+    /// Lists the past states, if their folder is what is open; else `None`.
     pub(super) fn past_folder(
         &self,
         handle: FileHandleId,
@@ -342,7 +347,7 @@ impl FileSystem {
         Some(())
     }
 
-    /// Closes a listing of the past states, if it is one.
+    /// Closes a listing of the folder of past states. Returns whether it was one.
     pub(super) fn past_folder_closed(&self, handle: FileHandleId) -> bool {
         self.pasts.folders.lock().remove(&handle).is_some()
     }
@@ -359,18 +364,18 @@ impl FileSystem {
     }
 }
 
-/// A version that a path had in a row of past states.
+/// A version that a path had in consecutive past states.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PastVersion {
     /// The first past state with it.
     pub first: String,
-    /// The last; `None`: it is the present version too.
+    /// The last one; `None` if it is the present version too.
     pub last: Option<String>,
-    /// When the last operation of the first such state was declared, nanoseconds since 1970.
+    /// The declared time of the last operation of the first such state, in nanoseconds since 1970.
     pub since_ns: i64,
-    /// Snapshots that hold it.
+    /// Snapshots that contain it.
     pub snapshots: Vec<String>,
-    /// The file; `None` if the path led to nothing.
+    /// The file; `None` if nothing was at the path.
     pub file: Option<PastFile>,
 }
 
@@ -383,22 +388,23 @@ pub struct PastFile {
     pub bytes: u64,
     /// Permission bits.
     pub mode: u32,
-    /// When its content was modified last, by its writer's word.
+    /// When its content was last modified, as its writer declared.
     pub modified_ns: i64,
     /// The user who wrote it last.
     pub written_by: String,
     /// The device that wrote it.
     pub device: u32,
-    /// Digest of the inode, by which versions are told apart.
+    /// Digest of the inode, which differs between versions.
     pub ihash: String,
 }
 
 impl FileSystem {
-    /// The versions that a path had in the past states, oldest first, and has now. A file that was deleted and made
-    /// again is one with another version; links are not followed.
+    /// The versions that a path had in the past states, oldest first, and has now. A file that was deleted
+    /// and made again counts as another version. Links are not followed.
     ///
     /// # Errors
-    /// [`FsError::NotFound`]: it is in none of them; as [`FileSystem::past_entries`] and [`FileSystem::past_view`].
+    /// [`FsError::NotFound`]: it is in none of them; otherwise as [`FileSystem::past_entries`] and
+    /// [`FileSystem::past_view`].
     pub fn past_versions(&self, path: &[u8]) -> Result<Vec<PastVersion>, FsError> {
         let now = self.run(|| self.backend.fetch(ReadSet::default()))?;
         let mut states: BTreeMap<u64, (PastEntry, Vec<String>)> = BTreeMap::new();
@@ -414,7 +420,7 @@ impl FileSystem {
         for (entry, snapshots) in states.into_values() {
             let file = match self.past_view(&entry) {
                 Ok(view) => past_file(&*view, path)?,
-                // The state was given up since the list was made.
+                // The past state was given up after the list was made.
                 Err(FsError::NotFound) => continue,
                 Err(error) => return Err(error),
             };
@@ -446,13 +452,13 @@ impl FileSystem {
                 file: present,
             }),
         }
-        // Before it was there for the first time there is nothing to tell.
+        // States before the file existed for the first time are left out.
         let first = versions.iter().position(|version| version.file.is_some()).ok_or(FsError::NotFound)?;
         Ok(versions.split_off(first))
     }
 }
 
-/// What a path led to; `None`: nothing.
+/// The file that a path led to; `None` if there was none.
 fn past_file(view: &dyn View, path: &[u8]) -> Result<Option<PastFile>, FsError> {
     let mut handle = Handle::ROOT;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -492,7 +498,7 @@ mod tests {
     use super::*;
     use holdfast_protocol::history::Point;
 
-    /// Proves: times are named as they are, before 1970 and on leap days too.
+    /// Proves: times are named correctly, before 1970 and on leap days too.
     #[test]
     fn times_have_names() {
         assert_eq!(time_name(0), "1970-01-01T00.00.00Z");
@@ -501,7 +507,7 @@ mod tests {
         assert_eq!(time_name(-1), "1969-12-31T23.59.59Z");
     }
 
-    /// Proves: no two states have one name, and the last of a second has the plain one.
+    /// Proves: no two states have the same name, and the last state of a second has the plain one.
     #[test]
     fn names_are_different() {
         let state = |log_size, time_ns| PastState { point: Point { log_size, time_ns }, name: None };
@@ -510,7 +516,7 @@ mod tests {
         assert_eq!(names, ["1970-01-01T00.00.00Z-3", "1970-01-01T00.00.00Z", "1970-01-01T00.00.02Z"]);
     }
 
-    /// Proves: numbers of the past are no numbers of the present.
+    /// Proves: numbers of past inodes are never numbers of present ones.
     #[test]
     fn numbers_are_apart() {
         for number in 1..2000 {

@@ -1,10 +1,10 @@
-//! Rules for programs, as files see them: an attribute of the inode, and a guard that is asked before a file that has
-//! it is opened. Only the guard knows what the rules mean.
+//! Rules for programs, as far as files are concerned: an attribute of the inode, and a guard that is asked
+//! before a file with that attribute is opened. Only the guard interprets the rules.
 //!
-//! Invariants: a file with the attribute is opened only if the guard admits the open; without a guard it is refused.
-//! Programs cannot change the attribute through the mount, nor the size of a file with rules by its name, since the
-//! kernel does not say which program asks: both are done by requests to the mount's control socket. New files and
-//! directories begin with their directory's rules.
+//! Invariants: a file with the attribute is opened only if the guard admits the open; without a guard the
+//! open fails. Programs cannot change the attribute through the mount, nor the size of a file with rules by
+//! its name, since the kernel does not say which program makes such a call. Both are done by requests to the
+//! mount's control socket. New files and directories get the rules of their directory.
 
 use super::{Caller, FileSystem, Ino, OpenFlags, OpenReply};
 use crate::error::FsError;
@@ -18,7 +18,7 @@ pub const RULES: &[u8] = b"user.holdfast.acl";
 
 /// An open of a file with rules.
 pub struct OpenAttempt<'a> {
-    /// The process that opens it, as the kernel says.
+    /// The process that opens it, as the kernel reports it.
     pub caller: &'a Caller,
     /// The file that is opened.
     pub ino: Ino,
@@ -30,12 +30,12 @@ pub struct OpenAttempt<'a> {
     pub path: String,
 }
 
-/// What a guard says of an open.
+/// The guard's decision about an open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenDecision {
     /// The program may open the file.
     Admitted,
-    /// The open has to be begun once more, so that its program can be identified.
+    /// The open must be repeated, so that its program can be identified.
     Again,
     /// The program may not open the file; the text says why.
     Refused(String),
@@ -46,20 +46,20 @@ pub trait ProgramGuard: Send + Sync {
     /// Whether an open is admitted.
     fn enter(&self, entering: &OpenAttempt<'_>) -> OpenDecision;
 
-    /// Before a file is made in this directory, whose rules it will have.
+    /// Called before a file is made in this directory, whose rules it will have.
     ///
     /// # Errors
-    /// [`FsError::Access`]: whoever makes it could not be identified.
+    /// [`FsError::Access`]: the program that makes it could not be identified.
     fn before_creating(&self, directory: Ino) -> Result<(), FsError>;
 
-    /// A file was made, and is open; the answer says from when on that descriptor may be used.
+    /// Called when a file was made and is open. The result says whether that descriptor may be used yet.
     fn created(&self, entering: &OpenAttempt<'_>) -> Arc<dyn OpenAdmission>;
 
-    /// Notes that another call was refused because of rules.
+    /// Reports that another call was refused because of rules.
     fn refused(&self, entering: &OpenAttempt<'_>, reason: &str);
 
-    /// Whether this thread opens only because the kernel opens files for those who watch opens: it gets a descriptor
-    /// of no use.
+    /// Whether this thread opens the file only because the kernel opens files for programs that watch opens.
+    /// It gets a descriptor that cannot be used.
     fn is_blind(&self, thread: u32) -> bool;
 }
 
@@ -69,27 +69,27 @@ pub trait OpenAdmission: Send + Sync {
     fn is_given(&self) -> bool;
 }
 
-/// By which kind of call a file is used.
+/// The kind of call by which a file is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum AccessKind {
-    /// By an open, whose caller can be identified.
+    /// An open, whose caller can be identified.
     Open,
-    /// By a call on its name.
+    /// A call on its name.
     Name,
 }
 
 impl FileSystem {
-    /// Registers, once, the guard that is asked before files with rules are opened.
+    /// Registers the guard that is asked before files with rules are opened; only the first call counts.
     pub fn set_guard(&self, guard: Arc<dyn ProgramGuard>) {
         let _ = self.guard.set(guard);
     }
 
-    /// Whether an open by this thread is for the guard's own use, and is not to be answered with a file.
+    /// Whether an open by this thread is for the guard's own use, and gets no file.
     pub fn is_blind(&self, thread: u32) -> bool {
         self.guard.get().is_some_and(|guard| guard.is_blind(thread))
     }
 
-    /// The rules of a file or directory as stored, as of now.
+    /// The present rules of a file or directory, as stored.
     ///
     /// # Errors
     /// [`FsError::Stale`]: it is gone.
@@ -101,7 +101,7 @@ impl FileSystem {
         })
     }
 
-    /// Sets or removes the rules of a file or directory. What is open stays open.
+    /// Sets or removes the rules of a file or directory. Open descriptors stay open.
     ///
     /// # Errors
     /// [`FsError::NotPermitted`]: another principal's; [`FsError::Invalid`]: neither file nor directory;
@@ -123,10 +123,10 @@ impl FileSystem {
         })
     }
 
-    /// Before a file is used: asks the guard if it has rules.
+    /// Called before a file is used: asks the guard if the file has rules.
     ///
     /// # Errors
-    /// [`FsError::Access`]; [`FsError::LookAgain`] has the kernel begin the open once more.
+    /// [`FsError::Access`]; [`FsError::LookAgain`] makes the kernel repeat the open.
     pub(super) fn ask_guard(
         &self,
         caller: &Caller,
@@ -155,7 +155,8 @@ impl FileSystem {
         }
     }
 
-    /// Before something is made in a directory: whether it will have rules.
+    /// Called before a file or directory is made in a directory: calls the guard if the new one will have
+    /// rules.
     pub(super) fn guard_for_new(&self, view: &dyn View, directory: Ino) -> Result<(), FsError> {
         let Ok(inode) = view.inode(self.handle(directory)?) else { return Ok(()) };
         if !inode.xattrs.contains_key(RULES) {
@@ -169,7 +170,8 @@ impl FileSystem {
         }
     }
 
-    /// A new file is open: with rules, its descriptor is of use once its opener is let in.
+    /// Called when a new file is open: if it has rules, its descriptor can be used once its opener is
+    /// admitted.
     pub(super) fn guard_new(
         &self,
         caller: &Caller,
@@ -190,7 +192,7 @@ impl FileSystem {
     }
 }
 
-/// The admission of a mount that has no guard: nobody is let in.
+/// The admission in a mount without a guard: never given.
 struct NoAdmission;
 
 impl OpenAdmission for NoAdmission {

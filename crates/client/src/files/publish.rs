@@ -1,4 +1,4 @@
-//! Publishing a file's changes: content is stored first, then one edit puts it into the inode.
+//! Publishes a file's changes: stores the content first, then puts it into the inode with one edit.
 
 use super::compose::{ComposeError, PublishReason, append, compose, cut_appendix};
 use super::conflict_copies::{Overwrite, keep_conflict_copy};
@@ -20,14 +20,14 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl FileSystem {
-    /// Publishes what is unpublished of a file; returns once it is ordered. What was only appended comes behind
-    /// whatever others have published since the file was opened here. Otherwise whoever publishes last wins: the
-    /// content as this client has it replaces theirs.
+    /// Publishes the unpublished changes of a file; returns once they are ordered. If data was only appended,
+    /// it goes after whatever others have published since the file was opened here. Otherwise the last to
+    /// publish wins: the content of this client replaces theirs.
     ///
     /// # Errors
     /// [`FsError::Stale`]: the file was removed elsewhere. [`FsError::Access`]: the right to write it was
-    /// lost. [`FsError::Unreachable`], [`FsError::NoSpace`], [`FsError::Integrity`] (content that stays could
-    /// not be read). The changes are then as unpublished as before.
+    /// lost. [`FsError::Unreachable`], [`FsError::NoSpace`], [`FsError::Integrity`] (unchanged content could
+    /// not be read). The changes stay unpublished then.
     pub(super) fn publish(&self, node: &Node, occasion: PublishReason) -> Result<(), FsError> {
         let Some(_one_at_a_time) = interrupt::lock(&node.publishing) else {
             return Err(FsError::Interrupted);
@@ -64,7 +64,7 @@ impl FileSystem {
                 let name = || self.journal_name(node.ino);
                 let PublishedContent { made, position, whole, pin } = published;
                 let landed = file.published(&made, position, whole, &self.spool, &name);
-                // Pins of what was copied from stay until the copy's own pin is there.
+                // The pins of the old content stay until the new content is pinned.
                 if landed != PublishEffect::Apart {
                     file.pins.clear();
                     file.pins.extend(pin);
@@ -83,13 +83,13 @@ impl FileSystem {
         }
     }
 
-    /// A publication that nobody waited for to the end may have its place in the order all the same. Before the
-    /// next that must be known: what was appended would be there twice.
+    /// Finds out whether an interrupted publication took effect after all. This must be certain before the
+    /// next publication; otherwise appended data could be there twice.
     pub(super) fn settle_attempt(&self, node: &Node) -> Result<(), FsError> {
         let attempt = node.state().file.as_ref().and_then(|file| file.attempt());
         let Some(attempt) = attempt else { return Ok(()) };
         if attempt.told.get().is_none() {
-            // Whatever was asked for before this has been decided when this is answered.
+            // By the time this is answered, every earlier request has been decided.
             self.backend.fetch(ReadSet::default())?;
         }
         let mut state = node.state();
@@ -99,7 +99,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The kernel's pages are of the file as it was here alone.
+    /// Invalidates the kernel's pages if they show only this client's version of the file.
     fn landed(&self, node: &Node, mut state: MutexGuard<'_, NodeState>, landed: PublishEffect) {
         if landed == PublishEffect::Elsewhere {
             state.pages = Pages::Mixed;
@@ -135,7 +135,8 @@ impl FileSystem {
                 false => modified_ns,
             };
             inode.mode = mode.unwrap_or(inode.mode);
-            // What `fstat` showed before the close stays, unless a version that others have seen is replaced.
+            // The time that `fstat` showed before the close stays, unless a version that others have seen is
+            // replaced.
             let least_ns = if behind_others { now_ns } else { changed_ns };
             inode.changed_ns = inode.changed_ns.max(least_ns);
             inode.writer = device;
@@ -160,7 +161,8 @@ impl FileSystem {
         Ok(PublishedContent { whole: whole && !made.behind_others, made, position: view.position(), pin })
     }
 
-    /// Makes and stores the content to publish, if it changes, and whether it was cut as a whole.
+    /// Makes and stores the new content, if the snapshot changes content. Also returns whether all of it was
+    /// cut into blocks anew.
     pub(super) fn new_content(
         &self,
         node: &Node,
@@ -190,7 +192,7 @@ impl FileSystem {
                 whole = composed.whole;
                 Some(composed.content)
             }
-            // What is appended needs nothing of the base, which others may have replaced.
+            // Appended data needs nothing of the base, which others may have replaced.
             Err(ComposeError::Content(..)) if snapshot.appended => None,
             Err(error) => return Err(failed(error)),
         };
@@ -200,8 +202,9 @@ impl FileSystem {
         Ok((Some(new), whole))
     }
 
-    /// Waits until what is published is committed; at a close, until it is as safe as that has to be. If that fails, whichever file it concerns, all open files
-    /// with something uncommitted are noted for salvage.
+    /// Waits until published changes are committed; at a close, only until they are as safe as a close
+    /// requires. If that fails, all open files with uncommitted changes are noted for salvage, whichever file
+    /// caused the failure.
     pub(super) fn commit(&self, node: &Node, occasion: PublishReason) -> Result<(), FsError> {
         let result = match occasion {
             PublishReason::Close => self.backend.keep_commits(),
@@ -219,7 +222,7 @@ impl FileSystem {
         result
     }
 
-    /// Publishes all unpublished files: the mount is about to end. Returns those that could not be.
+    /// Publishes all unpublished files, before the mount ends. Returns those that could not be published.
     pub fn publish_all(&self) -> Vec<(Vec<u8>, FsError)> {
         let mut failed = Vec::new();
         for node in self.nodes.all() {
@@ -234,7 +237,7 @@ impl FileSystem {
         failed
     }
 
-    /// Paths of the files with unpublished changes, as far as they are known; for `holdfast status`.
+    /// Paths of the files with unpublished changes, where the mount has them; for `holdfast status`.
     pub fn unpublished(&self) -> Vec<String> {
         let is_unpublished = |node: &Arc<Node>| {
             node.state().file.as_ref().is_some_and(|file| file.is_dirty() && !file.named.is_orphan())
@@ -243,7 +246,7 @@ impl FileSystem {
         nodes.map(|node| String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()).collect()
     }
 
-    /// A file is closed for good with changes that could not be published.
+    /// Warns about a file that was closed for good with changes that could not be published.
     pub(super) fn report_unpublished(&self, node: &Node, error: &FsError) {
         tracing::warn!(
             path = %String::from_utf8_lossy(&self.nodes.path(node.ino)),
@@ -260,16 +263,16 @@ struct PublishedContent {
     pin: Option<Guard>,
 }
 
-/// What a publication puts into the inode, wherever it finds its place in the order.
+/// The content that a publication puts into the inode, whatever its place in the order.
 pub(super) struct NewContent {
-    /// Base and changes; `None` if that could not be made, and need not be.
+    /// The base with the changes; `None` if it could not be made and only the appendix is needed.
     content: Option<Content>,
     size: u64,
-    /// The appended bytes, if nothing but that is new.
+    /// The appended bytes, if appending is the only change.
     appendix: Option<Inode>,
-    /// Contents that the writer has seen, so that replacing them is no conflict.
+    /// Contents that the writer has seen; replacing one of them is no conflict.
     seen: [Option<Digest>; 2],
-    /// The operation may have to be made again when its caller has long had the answer.
+    /// Kept because the operation may have to be made again long after the caller got its answer.
     _held: Guard,
 }
 
@@ -281,7 +284,7 @@ struct PutOutcome {
 }
 
 impl NewContent {
-    /// Puts it into a file that was empty and that nobody else has.
+    /// Puts the content into a file that was empty and that no other device has.
     pub(super) fn fill(&self, inode: &mut Inode) {
         inode.content = self.content.clone().expect("nothing is read of an empty base");
         inode.size = self.size;
@@ -300,7 +303,7 @@ impl NewContent {
                 let before = inode.clone();
                 inode.content = content.clone();
                 inode.size = self.size;
-                // Nothing is lost with an empty version, nor with one that is the same.
+                // An empty version is no loss, nor is one with the same content.
                 let is_lost = before.size > 0 && found != content_digest(inode);
                 let kept = match is_lost && !self.seen.contains(&Some(found)) {
                     true => keep_conflict_copy(changes, handle, &before, how)?,
@@ -322,7 +325,8 @@ impl NewContent {
     }
 }
 
-/// A file that is gone in the order's view has lost its name elsewhere, unless it was removed here meanwhile.
+/// Handles a file that is missing in the order's view: it was removed elsewhere, unless it was removed here
+/// meanwhile.
 fn gone_meanwhile(file: &mut FileState, error: FsError) -> Result<(), FsError> {
     match (file.named, error) {
         (NameStatus::RemovedHere, FsError::Stale) => Ok(()),

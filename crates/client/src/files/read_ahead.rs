@@ -1,12 +1,13 @@
-//! Reading a directory's small files one after the other: those that come next are fetched ahead, many in one request.
+//! Reading ahead in a directory of small files: the files that are likely to be read next are fetched in one
+//! request.
 //!
-//! A program that reads files of a directory in the sequence of its listing (`tar`, `grep -r`, a copy) is likely to go
-//! on. Each time it comes near the end of what was fetched, twice as many files are fetched, up to [`WINDOW_MAX`] of
-//! them and as many bytes as are worth having under way on the link. For a program that opens files here and there
-//! nothing is fetched ahead.
+//! A program that reads files of a directory in the order of its listing (`tar`, `grep -r`, a copy) is likely
+//! to continue. Each time it comes near the end of what was fetched, twice as many files are fetched, up to
+//! [`WINDOW_MAX`] files and up to the number of bytes that the link can usefully have in transit. For a
+//! program that opens files in no order nothing is fetched ahead.
 //!
-//! None of these blocks is trusted, and none is promised: they are verified when they are read, as all others, and
-//! those that did not come are fetched then.
+//! None of these blocks is trusted, and none is guaranteed to come: they are verified when they are read, as
+//! all others, and blocks that did not come are fetched then.
 
 use super::nodes::Node;
 use super::{FileSystem, Ino, ino_of, known_handle};
@@ -16,25 +17,26 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use std::num::NonZeroUsize;
 
-/// Most directories in which reading is followed.
+/// Most directories in which reading is followed at the same time.
 const DIRECTORIES_MAX: usize = 64;
-/// The next file read may be so many entries behind the last one, as some are skipped or read by another thread.
+/// The next file read may be this many entries after the last one, as some are skipped or read by another
+/// thread.
 const NEAR: usize = 8;
-/// Files read in order before the first are fetched ahead.
+/// Number of files that must be read in order before any are fetched ahead.
 const STREAK_MIN: u32 = 3;
 /// Most files fetched ahead at once.
 const WINDOW_MAX: usize = 256;
-/// Larger files are fetched when they are read.
+/// Larger files are fetched only when they are read.
 const FILE_BYTES_MAX: u64 = 128 << 10;
 
-/// How far programs have read in the directories that were read lately.
+/// How far programs have read in the directories that were read recently.
 pub(super) struct ReadAhead(Mutex<LruCache<Ino, ReadStreak>>);
 
 #[derive(Clone, Default)]
 struct ReadStreak {
     /// Name of the file read last.
     last: Vec<u8>,
-    /// Number of files that were read in the sequence of their names.
+    /// Number of files that were read in the order of their names.
     length: u32,
     /// Files up to this name have been fetched.
     until: Vec<u8>,
@@ -49,10 +51,10 @@ impl Default for ReadAhead {
 }
 
 impl FileSystem {
-    /// A file is read for the first time since it was opened.
+    /// Called when a file is read for the first time after it was opened.
     pub(super) fn read_ahead_siblings(&self, node: &Node) {
         let Some((parent, name)) = self.nodes.place(node.ino) else { return };
-        // A past state's directory has no handle here, so nothing is guessed from it.
+        // The directory of a past state has no handle here, so nothing is fetched ahead.
         let Ok(directory) = self.handle(parent) else { return };
         let view = self.backend.latest();
         let mut streak = self.read_ahead.0.lock().get(&parent).cloned().unwrap_or_default();
@@ -72,7 +74,7 @@ impl FileSystem {
             self.read_ahead.0.lock().put(parent, streak);
             return;
         }
-        // Nothing is fetched as long as half of what was fetched last lies ahead.
+        // Nothing is fetched while half of what was fetched last is still to be read.
         let ahead = view.entries(directory, Some(&name), (streak.window / 2).max(1)).unwrap_or_default();
         if ahead.last().is_none_or(|(last, _)| *last <= streak.until) {
             self.read_ahead.0.lock().put(parent, streak);
@@ -109,7 +111,7 @@ impl FileSystem {
     }
 }
 
-/// Whether all that tells what is in a file is in its inode, and it is little.
+/// Whether a file is small and its inode contains all that is needed to fetch its content.
 fn is_small(inode: &Inode) -> bool {
     let listed = matches!(&inode.content, Content::Extents(map) if matches!(map.extents, Extents::Inline(_)));
     listed && (1..=FILE_BYTES_MAX).contains(&inode.size)

@@ -1,5 +1,5 @@
-//! Saves unpublished data that cannot be published: after the order of operations was found wrong, after a publication
-//! failed for good, or after a crash.
+//! Saves unpublished data that cannot be published: after the order of operations was found wrong, after a
+//! publication failed for good, or after a crash.
 
 use super::compose::{ComposeError, read_places};
 use super::overlay::Overlay;
@@ -26,18 +26,19 @@ pub(super) const STEP_BYTES: u64 = 1 << 20;
 /// Number of bytes that a damaged disk reads, or fails to read, at once.
 pub(super) const SECTOR_BYTES: u64 = 4096;
 
-/// What was saved, and where. Also the layout of the list in the folder.
+/// What was saved, and where. Also the format of the list in the folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SalvageReport {
     /// The folder that was made.
     #[serde(serialize_with = "as_text")]
     pub folder: PathBuf,
-    /// Why they could not be published.
+    /// Why the files could not be published.
     pub reason: String,
     /// The files that were saved.
     pub files: Vec<SalvagedFile>,
-    /// Paths whose last changes are gone or were held back, since the journal that kept them is damaged. What is saved here
-    /// or stands at the server is older, or is not there. Until the folder is removed, `holdfast status` names them.
+    /// Paths whose last changes are lost or were held back, since their journal is damaged. The version saved
+    /// here or stored at the server is older, or there is none. `holdfast status` names these paths until the
+    /// folder is removed.
     pub in_doubt: Vec<String>,
 }
 
@@ -53,17 +54,18 @@ pub struct SalvagedFile {
     pub ino: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Ranges (first offset, and the one after the last) that could not be had, since they were published
-    /// earlier and the server does not give them; they are holes.
+    /// Ranges (first offset, and the one after the last) that could not be read, since they were published
+    /// earlier and the server does not send them. They are holes in the copy.
     pub missing: Vec<(u64, u64)>,
     /// Whether an earlier run left it.
     pub from_earlier_run: bool,
 }
 
 impl FileSystem {
-    /// Saves everything unpublished (of open files, of files closed in vain, of earlier runs) into a new
-    /// folder, with a list that says what and why. `None` if there is nothing. What was saved whole of
-    /// files no longer open is removed from the spool; open files go on as they are.
+    /// Saves everything unpublished (from open files, from files whose publication failed, and from earlier
+    /// runs) into a new folder, with a list of the files and the reason. `None` if there is nothing to save.
+    /// Files that were saved completely and are no longer open are removed from the spool; open files
+    /// continue as they are.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; nothing is removed from the spool then.
@@ -127,7 +129,7 @@ impl FileSystem {
         let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
         let (saved_as, out) = new_file(folder, path, ino).map_err(failed)?;
         let source = self.backend.source();
-        // Published content that is still read here stays pinned while it is copied.
+        // Published content that this reads stays pinned while it is copied.
         let _pin: Guard = self.backend.pin(super::state::content_roots(&snapshot.base));
         out.set_len(snapshot.size).map_err(failed)?;
         let mut missing: Overlay<()> = Overlay::default();
@@ -156,7 +158,8 @@ impl FileSystem {
                     Some(Ok(())) => out.write_all_at(&bytes, part.start).map_err(failed)?,
                     Some(Err(ComposeError::Local(error))) => return Err(error),
                     unread => {
-                        // Once is enough: a server that does not answer would cost a deadline each time.
+                        // One attempt is enough: each further one at a server that does not answer would last
+                        // a whole time limit.
                         server_answers &= !matches!(
                             unread,
                             Some(Err(ComposeError::Content(
@@ -181,23 +184,23 @@ impl FileSystem {
     }
 }
 
-/// Reads some of a file; `None` if that cannot be.
+/// Reads some of a file; `None` if it cannot be read.
 pub(super) type ReadInode<'a> = &'a dyn Fn(&Inode, u64, usize) -> Option<Vec<u8>>;
 
 /// What to save into a new folder.
 pub(super) struct SalvageRequest<'a> {
     pub reason: &'a str,
-    /// Files and the paths they are known by.
+    /// Files, each with its path.
     pub inodes: Vec<(Vec<u8>, Arc<Inode>)>,
     pub read: ReadInode<'a>,
-    /// Bytes read at once; what cannot be read is left out in pieces of this size.
+    /// Number of bytes read at once; ranges that cannot be read are left out in pieces of this size.
     pub step: u64,
-    /// Files of this machine that are copied as far as they can be read.
+    /// Files on this machine that are copied as far as they can be read.
     pub copies: Vec<PathBuf>,
     pub in_doubt: Vec<String>,
 }
 
-/// Saves whole files into a new folder, with a list that says what and why.
+/// Saves whole files into a new folder, with a list of the files and the reason.
 ///
 /// # Errors
 /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -262,7 +265,7 @@ pub(super) fn save_inodes(salvage_dir: &Path, rescue: SalvageRequest<'_>) -> Res
     Ok(salvaged)
 }
 
-/// Reads bytes of a file, with zeroes where the disk gives none.
+/// Reads bytes of a file, with zeroes where the disk cannot be read.
 pub(super) fn read_around_damage(file: &File, offset: u64, end: u64) -> Vec<u8> {
     let mut bytes = vec![0; end.saturating_sub(offset) as usize];
     if file.read_exact_at(&mut bytes, offset).is_err() {
@@ -306,7 +309,7 @@ fn snapshot_of(leftover: &LeftoverSpool) -> (Snapshot, Vec<Range<u64>>) {
     (snapshot, lost)
 }
 
-/// Makes `DIR/YYYY-MM-DDTHH-MM-SSZ`, with a number behind it if that is taken.
+/// Makes `DIR/YYYY-MM-DDTHH-MM-SSZ`, with a number appended if that exists.
 fn new_folder(dir: &Path, now_ns: i64) -> io::Result<PathBuf> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let name = timestamp(now_ns.div_euclid(1_000_000_000));
@@ -323,7 +326,7 @@ fn new_folder(dir: &Path, now_ns: i64) -> io::Result<PathBuf> {
     unreachable!("a free number is found, or an error")
 }
 
-/// Makes a file for `path` under the folder: where it was, if that can be; else by its number.
+/// Makes a file for `path` in the folder: at the same path if possible, else named by its number.
 fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)> {
     let safe = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains('\0');
     // Names in the list are text, so the names of the copies are too.
@@ -338,7 +341,7 @@ fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)>
     new_file_at(folder, Path::new(&format!("inode-{ino}")))
 }
 
-/// Makes a file, with a number behind its name if that is taken.
+/// Makes a file, with a number appended to its name if that exists.
 fn new_file_at(folder: &Path, relative: &Path) -> io::Result<(PathBuf, File)> {
     let mut attempt = 1;
     let mut candidate = relative.to_owned();
@@ -355,12 +358,12 @@ fn new_file_at(folder: &Path, relative: &Path) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// A path as text; what is no text in it is replaced.
+/// A path as text; parts that are not valid text are replaced.
 fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
-/// Writes the list last and in one step: a folder with a list is complete.
+/// Writes the list, as the last step and atomically: a folder with a list is complete.
 fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
     holdfast_durable::replace(&folder.join(INDEX), list, holdfast_durable::PRIVATE)
 }
@@ -376,7 +379,7 @@ pub(super) fn timestamp(seconds: i64) -> String {
 mod tests {
     use super::timestamp;
 
-    /// Proves: folder names carry the right date, leap days included.
+    /// Proves: folder names have the right date, leap days included.
     #[test]
     fn timestamps_are_dates() {
         assert_eq!(timestamp(0), "1970-01-01T00-00-00Z");

@@ -9,13 +9,14 @@ use holdfast_content::{FILE_BYTES_MAX, InodeKind};
 impl FileSystem {
     /// Changes attributes.
     ///
-    /// Mode and times of a file with unpublished changes are published with them; else at once. A size set
-    /// through an open file is published like a write; one set by name, before this returns.
+    /// Mode and times of a file with unpublished changes are published with these changes; otherwise at once.
+    /// A size set through an open file is published like a write; a size set by name is published before this
+    /// returns.
     ///
     /// # Errors
-    /// [`FsError::NotPermitted`]: another owner's file, or another owner wanted than the one shown.
-    /// [`FsError::Access`] for another's size; [`FsError::TooLarge`], [`FsError::IsDirectory`],
-    /// [`FsError::Stale`].
+    /// [`FsError::NotPermitted`]: another owner's file, or an owner other than the one shown.
+    /// [`FsError::Access`] for the size of another owner's file; [`FsError::TooLarge`],
+    /// [`FsError::IsDirectory`], [`FsError::Stale`].
     pub fn setattr(
         &self,
         caller: &Caller,
@@ -37,8 +38,8 @@ impl FileSystem {
             if let Some(size) = set.size {
                 self.resize(caller, ino, size, handle, (mode, modified_ns), now)?;
             } else if !set.is_owner_only() || self.is_mine(ino)? {
-                // Also when only an owner or a time of access was set, which nothing is kept of: the time of
-                // change tells that somebody did.
+                // Also if only an owner or a time of access was set, neither of which is stored: the time of
+                // change shows that the call was made.
                 self.settle(caller, ino)?;
                 if !self.set_here(ino, mode, modified_ns, now)? {
                     self.edit_inode(ino, move |inode| {
@@ -58,7 +59,8 @@ impl FileSystem {
         Ok(self.backend.latest().may_write(self.handle(ino)?.principal))
     }
 
-    /// Sets mode and times of a file with unpublished changes, or without a name. `false`: it has neither.
+    /// Sets mode and times of a file with unpublished changes, or without a name. `false`: neither is the
+    /// case.
     fn set_here(
         &self,
         ino: Ino,
@@ -125,7 +127,7 @@ impl FileSystem {
         }
     }
 
-    /// Fails if it is not a regular file.
+    /// Fails unless it is a regular file.
     pub(super) fn must_be_file(kind: InodeKind) -> Result<(), FsError> {
         match kind {
             InodeKind::File => Ok(()),

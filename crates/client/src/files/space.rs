@@ -10,12 +10,13 @@ use holdfast_content::{Content, ContentError, FILE_BYTES_MAX, Inode};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes one copy call copies byte by byte.
+/// Most bytes that one copy call copies byte by byte.
 const COPY_BYTES_MAX: u64 = 8 << 20;
-/// Most bytes one copy call copies in all.
+/// Most bytes that one copy call copies in total.
 const COPY_RANGE_MAX: u64 = 1 << 40;
 
-/// Least bytes of which the cache gives up so many at once, since more is likely to be written.
+/// When the disk is full, the cache frees at least so many bytes at once, since more writes are likely to
+/// follow.
 pub(super) const ROOM_MIN: u64 = 8 << 20;
 
 impl FileSystem {
@@ -52,10 +53,10 @@ impl FileSystem {
         })
     }
 
-    /// Finds data or a hole at or after `offset`. What was written is data, zeroes or not.
+    /// Finds data or a hole at or after `offset`. Written bytes are data, even if they are zeroes.
     ///
     /// # Errors
-    /// [`FsError::NoData`]: at or beyond the end of the file, or only hole up to it. As `read`.
+    /// [`FsError::NoData`]: at or beyond the end of the file, or only a hole up to it. Those of `read`.
     pub fn seek(&self, handle: FileHandleId, offset: u64, to: SeekTo) -> Result<u64, FsError> {
         self.run(|| {
             let open = self.usable_file(handle)?;
@@ -97,12 +98,12 @@ impl FileSystem {
         Ok(found.map(|at| range.start + (at - from)))
     }
 
-    /// Copies a range between open files, by reference where the source is published: no byte of it is read,
-    /// sent or stored. Returns how many bytes were copied; fewer than asked for at the end of the source, or
-    /// after much that had to be copied byte by byte.
+    /// Copies a range between open files. Where the source is published, it is copied by reference: no byte
+    /// of it is read, sent or stored. Returns how many bytes were copied: fewer than requested at the end of
+    /// the source, or after many bytes had to be copied one by one.
     ///
     /// # Errors
-    /// [`FsError::Invalid`]: overlapping ranges of one file, or not open for it. As `read` and `write`.
+    /// [`FsError::Invalid`]: overlapping ranges of one file, or not open for it. Those of `read` and `write`.
     pub fn copy_file_range(
         &self,
         from: FileHandleId,
@@ -133,7 +134,7 @@ impl FileSystem {
             if from.node.ino == to.node.ino && overlap {
                 return Err(FsError::Invalid("the ranges overlap".into()));
             }
-            // The copied blocks must outlive the source while only this client refers to the copy.
+            // The copied blocks must outlive the source as long as only this client refers to the copy.
             let pin = (!source_content.is_empty()).then(|| self.backend.pin(source_content));
             let mut copied = 0;
             let mut by_bytes = 0;
@@ -194,7 +195,7 @@ impl FileSystem {
         self.with_room(bytes.len() as u64, || file.write(&self.spool, &name, offset, bytes, now_ns()))
     }
 
-    /// Writes to the local disk; if that is full, once more after the cache has made room.
+    /// Writes to the local disk; if that is full, tries once more after the cache has freed space.
     pub(super) fn with_room(
         &self,
         bytes: u64,
@@ -218,7 +219,7 @@ pub fn seek_in(
     to: SeekTo,
 ) -> Result<Option<u64>, ContentError> {
     let mut found = None;
-    // Up to here everything is data without a gap.
+    // All bytes up to here are data, without a gap.
     let mut data_end = range.start;
     match &inode.content {
         Content::Extents(map) => map.visit(source, range.clone(), &mut |offset, extent| {

@@ -1,12 +1,13 @@
-//! Unpublished bytes, in local files: for each file being changed, one sparse *data* file with bytes at their
-//! own offsets, and one *journal* that says which of them count.
+//! Unpublished bytes, in local files: for each changed file, one sparse *data* file with bytes at their own
+//! offsets, and one *journal* that says which of them count.
 //!
-//! Neither is synced: what a program wrote but did not fsync may be lost in a crash, as on any disk. But what
-//! a crash of the client alone leaves behind is found again ([`SpoolDirectory::leftovers`]) and can be saved.
+//! Neither is synced: data that a program wrote but did not fsync may be lost in a crash, as on any disk. But
+//! what remains after a crash of the client alone is found again ([`SpoolDirectory::leftovers`]) and can be
+//! saved.
 //!
 //! Invariants: a range is in the journal only after its bytes are in the data file; a journal is replaced as
-//! a whole by renaming; a torn last record is ignored. The directory belongs to one process at a time (the
-//! client's state lock sees to that).
+//! a whole by renaming; an incomplete last record is ignored. The directory belongs to one process at a time
+//! (the client's state lock ensures that).
 
 use super::overlay::{Overlay, Piece};
 use crate::error::FsError;
@@ -28,15 +29,15 @@ const FORMAT: u16 = 1;
 const RECORD_BYTES_MAX: usize = 4 << 20;
 /// Number of bytes that are moved at once.
 const STEP_BYTES: u64 = 1 << 20;
-/// A journal with more than four times as many records as pieces, and this many, is rewritten.
+/// A journal is rewritten when it has more than four times as many records as pieces, and at least this many.
 const COMPACT_RECORDS_MIN: u64 = 4096;
 
-/// An inode as it is stored: what published content a change was laid over.
+/// An inode as it is stored in a journal: the published content under a change, or the source of a copy.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct SavedInode {
     /// Its canonical encoding.
     pub bytes: Vec<u8>,
-    /// The addresses it numbers.
+    /// The addresses of the blocks it refers to, by number.
     pub references: Vec<Digest>,
 }
 
@@ -47,9 +48,9 @@ pub struct Header {
     pub ino: u64,
     /// Its path in the mount, as last known.
     pub path: Vec<u8>,
-    /// Published content underneath.
+    /// The published content under the changes.
     pub base: SavedInode,
-    /// Bytes of the base that still count.
+    /// Number of bytes of the base that still count.
     pub visible: u64,
     /// Size of the file in bytes.
     pub size: u64,
@@ -58,48 +59,49 @@ pub struct Header {
 /// A change of a file that is not published yet.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Record {
-    /// Bytes were spooled.
+    /// Bytes were written to the spool.
     Spool {
         /// First offset.
         start: u64,
-        /// The offset behind the last byte.
+        /// The offset after the last byte.
         end: u64,
     },
     /// A range became zeroes.
     Hole {
         /// First offset.
         start: u64,
-        /// The offset behind the last byte.
+        /// The offset after the last byte.
         end: u64,
     },
     /// A range became a copy of another file's published bytes.
     Copy {
         /// First offset.
         start: u64,
-        /// The offset behind the last byte.
+        /// The offset after the last byte.
         end: u64,
-        /// The file that is copied from.
+        /// The file whose bytes are copied.
         source: SavedInode,
         /// The offset in that file.
         from: u64,
     },
     /// The size in bytes was set.
     Size(u64),
-    /// The file has no name: nothing of it is wanted once its process is gone.
+    /// The file has no name: none of it is needed once its process has ended.
     Removed,
 }
 
-/// Where unpublished bytes are kept.
+/// The directory of unpublished bytes.
 pub struct SpoolDirectory {
     path: PathBuf,
-    /// Files with lower numbers are of earlier processes.
+    /// Files with lower numbers belong to earlier processes.
     first: u64,
     next: AtomicU64,
-    /// Journals that this process has left.
+    /// Journals that this process left in place.
     kept: Mutex<HashSet<PathBuf>>,
 }
 
-/// One file's unpublished bytes. Dropping it removes them; [`SpoolDirectory::keep`] leaves them.
+/// One file's unpublished bytes. Dropping it removes the files; [`SpoolDirectory::keep`] leaves them in
+/// place.
 pub struct Spool {
     data: Arc<File>,
     journal: File,
@@ -109,14 +111,14 @@ pub struct Spool {
     kept: bool,
 }
 
-/// What a process that ended left behind.
+/// A spool left behind by a process that ended.
 pub struct LeftoverSpool {
     /// The first record of the journal.
     pub header: Header,
-    /// Changes since, oldest first.
+    /// The changes after it, oldest first.
     pub records: Vec<Record>,
-    /// Whether the journal ends with something that is no whole change: the machine crashed, or its disk altered it. Later
-    /// changes may be missing.
+    /// Whether the journal ends with an incomplete or malformed change: the machine crashed, or its disk
+    /// altered the file. Later changes may be missing.
     pub is_torn: bool,
     /// The spooled bytes.
     pub data: Arc<File>,
@@ -125,7 +127,7 @@ pub struct LeftoverSpool {
 }
 
 impl SpoolDirectory {
-    /// Opens a directory, making it if need be, readable by its owner only.
+    /// Opens a directory, making it if needed, readable only by its owner.
     ///
     /// # Errors
     /// [`FsError::Local`].
@@ -148,7 +150,7 @@ impl SpoolDirectory {
         })
     }
 
-    /// Where the spool directory is.
+    /// The path of the spool directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -177,7 +179,8 @@ impl SpoolDirectory {
         })
     }
 
-    /// Begins to spool a file's changes with bytes that another spool has in `range`: here they lie from `to` on.
+    /// Begins to spool a file's changes with the bytes that another spool has in `range`; here they begin at
+    /// `to`.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -206,8 +209,8 @@ impl SpoolDirectory {
         self.kept.lock().insert(spool.journal_path.clone());
     }
 
-    /// What earlier processes, or [`SpoolDirectory::keep`], have left. A journal that cannot be read is
-    /// reported in the log and stays in place.
+    /// The spools left by earlier processes or by [`SpoolDirectory::keep`]. A journal that cannot be read is
+    /// reported in the log and left in place.
     pub fn leftovers(&self) -> Vec<LeftoverSpool> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
         let mut found = Vec::new();
@@ -233,12 +236,12 @@ impl SpoolDirectory {
 }
 
 impl Spool {
-    /// The spooled bytes, to read from without the lock that guards this spool.
+    /// The spooled bytes, for reading without the lock that guards this spool.
     pub fn data(&self) -> Arc<File> {
         self.data.clone()
     }
 
-    /// Puts bytes at their offset. They count once [`Spool::note`] has noted them.
+    /// Writes bytes at their offset. They count once [`Spool::note`] has recorded them.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -248,7 +251,7 @@ impl Spool {
             .map_err(|error| FsError::local("spooling unpublished data", &error))
     }
 
-    /// Notes a change.
+    /// Records a change in the journal.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; the change then does not count.
@@ -259,12 +262,12 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether the journal is much longer than what it says.
+    /// Whether the journal is much longer than its content requires.
     pub fn is_wordy(&self, pieces: usize) -> bool {
         self.records > COMPACT_RECORDS_MIN && self.records > 4 * pieces as u64
     }
 
-    /// Writes the journal anew.
+    /// Replaces the journal.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; the earlier journal then still counts.
@@ -282,7 +285,7 @@ impl Spool {
 impl Drop for Spool {
     fn drop(&mut self) {
         if !self.kept {
-            // The journal goes first: bytes without a journal are never offered.
+            // The journal is removed first: bytes without a journal are never found as leftovers.
             let _ = fs::remove_file(&self.journal_path);
             let _ = fs::remove_file(&self.data_path);
         }
@@ -314,9 +317,9 @@ impl LeftoverSpool {
         Ok(LeftoverSpool { header, records, is_torn, data, data_path, journal_path: journal_path.to_owned() })
     }
 
-    /// Replays the changes: what is laid over the base, how much of the base counts, and the size. `decode`
-    /// makes another file's content of what was saved of it; where it cannot, the range stays unchanged and
-    /// is returned.
+    /// Replays the changes. Returns what is laid over the base, how much of the base counts, and the size.
+    /// `decode` makes another file's content from what was saved of it; where it cannot, the range stays
+    /// unchanged and is returned.
     pub fn replay<S: Clone + PartialEq>(
         &self,
         decode: &dyn Fn(&SavedInode) -> Option<S>,
@@ -349,14 +352,14 @@ impl LeftoverSpool {
         (overlay, visible, size, lost)
     }
 
-    /// Removes it, once it is saved elsewhere.
+    /// Removes the spool, once it is saved elsewhere.
     pub fn remove(self) {
         let _ = fs::remove_file(&self.journal_path);
         let _ = fs::remove_file(&self.data_path);
     }
 }
 
-/// Reads spooled bytes; what was never written reads as zeroes.
+/// Reads spooled bytes; bytes that were never written read as zeroes.
 ///
 /// # Errors
 /// [`FsError::Local`].
@@ -405,7 +408,7 @@ fn write_journal(path: &Path, header: &Header, records: &[Record]) -> io::Result
     Ok(file)
 }
 
-/// The next value, or `None` at the end or where the rest is torn.
+/// The next value, or `None` at the end or where the rest is incomplete.
 fn next<T: BorshDeserialize>(journal: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     let torn = |error: io::Error| match error.kind() {
@@ -435,8 +438,9 @@ mod tests {
         Header { ino: 7, path: b"a/b".to_vec(), base, visible: 10, size: 10 }
     }
 
-    /// Proves: what a process leaves behind is found with all noted changes, a torn record does not spoil
-    /// the earlier ones, a dropped spool leaves nothing, and numbers never collide with leftovers.
+    /// Proves: the spools that a process leaves behind are found with all recorded changes, an incomplete
+    /// record does not spoil earlier ones, a dropped spool leaves nothing, and new numbers never collide with
+    /// those of leftovers.
     #[test]
     fn leftovers_are_found_up_to_a_torn_record() {
         let temporary = tempfile::tempdir().unwrap();
@@ -473,7 +477,7 @@ mod tests {
         assert!(directory.leftovers().is_empty(), "live spools are not leftovers");
     }
 
-    /// Proves: a rewritten journal says what the new records say, and nothing earlier.
+    /// Proves: a rewritten journal contains the new records, and nothing earlier.
     #[test]
     fn rewriting_replaces_the_journal() {
         let temporary = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Starting to serve an engine, alone or behind a write-back, and what the engine tells of by itself.
+//! Starting to serve an engine, directly or behind a write-back, and handling what the engine reports on its
+//! own.
 
 use super::{FileSystem, MountOptions, WriteBack, WriteBackOptions};
 use crate::backend::Upstream;
@@ -17,7 +18,7 @@ impl FileSystem {
         Ok(files)
     }
 
-    /// The same, with changes kept here and sent in the background.
+    /// Like [`FileSystem::new`], with changes kept here and sent in the background.
     ///
     /// # Errors
     /// [`FsError::Local`]: the spool cannot be used.
@@ -31,7 +32,7 @@ impl FileSystem {
         Ok(files)
     }
 
-    /// Serves what stands for an engine.
+    /// Serves an engine, or a stand-in for one.
     ///
     /// # Errors
     /// [`FsError::Local`]: the spool cannot be used.
@@ -42,7 +43,7 @@ impl FileSystem {
         FileSystem::start(engine.clone(), engine, options)
     }
 
-    /// Serves a write-back and what it stands before.
+    /// Serves a write-back in front of an engine.
     ///
     /// # Errors
     /// [`FsError::Local`]: the spool cannot be used.
@@ -82,7 +83,7 @@ impl FileSystem {
 }
 
 impl WriteBack {
-    /// Sends what is made here to the file system of `engine`.
+    /// A write-back that sends what is changed here to the file system of `engine`.
     ///
     /// # Errors
     /// [`FsError::Local`]: the journal cannot be used.

@@ -1,13 +1,14 @@
-//! An open (or unpublished) file as this client has it: published content underneath, changes over it.
+//! An open (or unpublished) file as this client has it: published content with local changes on top.
 //!
 //! Invariants:
-//! - what a read sees is, byte by byte: a change since the last publication began; else a change that is
-//!   being published; else the base, below `visible`; else zero;
-//! - while a publication is under way, later changes gather apart, so its success or failure never loses or
-//!   doubles one;
-//! - the base is replaced by a newer version only while nothing is unpublished and nobody has the file open
-//!   for writing, and never by an older one; except that bytes which were only appended are published behind
-//!   whatever others have published meanwhile, and the base then is what came of that.
+//! - What a read returns is, byte by byte: a change made since the last publication began; else a change that
+//!   is being published; else the base, below `visible`; else zero.
+//! - While a publication is running, later changes are collected separately, so its success or failure never
+//!   loses or doubles one.
+//! - The base is replaced by a newer version only while nothing is unpublished and no program here has the
+//!   file open for writing, and never by an older version. There is one exception: bytes that were only
+//!   appended are published after whatever others have published meanwhile, and the base is then the result
+//!   of that.
 //!
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
@@ -23,18 +24,18 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Changes over published content; copied ranges name the other file's published inode.
+/// Local changes on top of published content; copied ranges name the other file's published inode.
 pub type Changes = Overlay<Arc<Inode>>;
 
-/// Most changes counted to tell how much of a file is not hole.
+/// Most changes that are counted to find out how much of a file is not holes.
 const COUNTED_MAX: usize = 256;
 
-/// Where bytes of a range are.
+/// Where the bytes of a range are.
 #[derive(Clone, Debug)]
 pub enum DataLocation {
     /// In the spool, at the same offset.
     Spool,
-    /// Nowhere: they are zeroes.
+    /// Nowhere: the bytes are zero.
     Zero,
     /// In this inode's published content, from this offset on.
     Published(Arc<Inode>, u64),
@@ -45,16 +46,16 @@ pub enum DataLocation {
 pub enum NameStatus {
     /// It has a name.
     Named,
-    /// Its last name was removed by this client: nothing is published any more, as on any local file system.
+    /// This client removed its last name: nothing is published any more, as on any local file system.
     RemovedHere,
-    /// It was made without a name, and has not been given one.
+    /// It was made without a name and has not got one yet.
     NotYet,
-    /// It is gone in the present view: what is unpublished cannot be published, and that is an error.
+    /// It is missing in the present view: what is unpublished cannot be published, which is an error.
     RemovedElsewhere,
 }
 
 impl NameStatus {
-    /// Whether the file is an orphan: this client's alone, and gone when it is closed.
+    /// Whether the file is an orphan: only this client has it, and it ends when it is closed.
     pub fn is_orphan(self) -> bool {
         matches!(self, NameStatus::RemovedHere | NameStatus::NotYet)
     }
@@ -62,15 +63,15 @@ impl NameStatus {
 
 /// State of one open or unpublished file.
 pub struct FileState {
-    /// The newest inode that is known.
+    /// The inode in the newest view that this file was compared with.
     pub latest: Arc<Inode>,
-    /// Published content underneath.
+    /// Published content under the changes.
     pub base: Arc<Inode>,
-    /// Names `base`'s content.
+    /// Digest of `base`'s content.
     pub base_content: Digest,
-    /// Place in the order of the view that `base` and `latest` come from.
+    /// Position in the order of the view that `base` and `latest` come from.
     pub position: u64,
-    /// Bytes of `base` that still count.
+    /// Number of bytes of `base` that still count.
     pub visible: u64,
     /// Size in bytes.
     pub size: u64,
@@ -86,39 +87,39 @@ pub struct FileState {
     changes: Changes,
     /// Whether size, times or mode changed since then.
     touched: bool,
-    /// Whether some change since then was not appended, but has its place: a write, a hole, a size.
+    /// Whether some change since then has a fixed position: a write, a hole or a new size, but not an append.
     placed: bool,
     in_flight: Option<InFlight>,
-    /// A publication that failed, as far as is known.
+    /// A publication that seemed to fail but may have been ordered.
     attempt: Option<Attempt>,
-    /// Content that is no conflict to replace, though it is not the base: it was published from here, in an attempt
-    /// whose answer was not waited for.
+    /// Content that may be replaced without a conflict although it is not the base: this client published it,
+    /// in an attempt whose answer it did not get.
     ours: Option<Digest>,
     spool: Option<Spool>,
-    /// What was published in place since the file was last cut as a whole.
+    /// Ranges published in place since all of the file was last cut into blocks anew.
     fragments: Overlay<()>,
-    /// Keeps published content that is still read alive at the server.
+    /// Pins at the server for published content that is still read.
     pub pins: Vec<Guard>,
-    /// Whether something was published since all was last known to be committed.
+    /// Whether something was published since everything was last committed.
     uncommitted: bool,
-    /// Tells salvage of content that was published, but may not have been committed.
+    /// A spool entry that lets salvage find content that was published but may not have been committed.
     in_doubt: Option<Spool>,
 }
 
 struct InFlight {
     changes: Arc<Changes>,
-    /// Least size since it began: what is published beyond does not count.
+    /// Least size since the publication began: what is published beyond it does not count.
     visible: u64,
     mode: Option<u32>,
     placed: bool,
 }
 
-/// A publication whose answer was not waited for: it may be in the order all the same.
+/// A publication whose answer did not come; it may be in the order all the same.
 #[derive(Clone)]
 pub struct Attempt {
     /// The changes that the attempt publishes.
     pub changes: Arc<Changes>,
-    /// Is set if the publication was ordered.
+    /// Set if the publication was ordered.
     pub told: OrderedResult<Publication>,
 }
 
@@ -127,30 +128,30 @@ pub struct Attempt {
 pub struct Publication {
     /// The file's new inode.
     pub inode: Arc<Inode>,
-    /// Whether what was appended came behind content that others had published meanwhile.
+    /// Whether appended bytes were put after content that others had published meanwhile.
     pub behind_others: bool,
-    /// Whether the content is what it was, whoever published that.
+    /// Whether the content was left unchanged.
     pub attributes_only: bool,
-    /// Where the version is kept that it replaces without having seen it.
+    /// The conflict copy of the version that was replaced without having been seen, if there was one.
     pub conflict_copy: Option<ConflictCopyId>,
 }
 
-/// What a publication did to the file as it is shown here.
+/// What a publication did to the file as programs here see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PublishEffect {
-    /// The file is what was published.
+    /// The file is now what was published.
     Here,
-    /// The file now has what was appended behind what others have published, or is entirely theirs.
+    /// The file now has the appended bytes after content published by others, or is entirely theirs.
     Elsewhere,
-    /// The file stays as it is here: something was put in its place while it was published.
+    /// The file stays as it is here: a change with a fixed position was made while it was published.
     Apart,
 }
 
 /// The state of a file that one publication publishes.
 pub struct Snapshot {
-    /// Published content underneath.
+    /// Published content under the changes.
     pub base: Arc<Inode>,
-    /// Bytes of it that count.
+    /// Number of bytes of the base that count.
     pub visible: u64,
     /// Size of the file.
     pub size: u64,
@@ -166,14 +167,14 @@ pub struct Snapshot {
     pub mode: Option<u32>,
     /// Whether all changes were appended to the base.
     pub appended: bool,
-    /// Content that is no conflict to replace, besides the base's.
+    /// Content besides the base's that may be replaced without a conflict.
     pub ours: Option<Digest>,
-    /// Ranges published in place before.
+    /// Ranges that were published in place before.
     pub fragments: Vec<Range<u64>>,
 }
 
 impl Snapshot {
-    /// Whether the content differs from the base's, or from what an attempt has put in its place.
+    /// Whether the content differs from the base's, or from content that an attempt has put in its place.
     pub fn changes_content(&self) -> bool {
         let is_base_there = self.ours.is_none();
         !is_base_there
@@ -182,7 +183,7 @@ impl Snapshot {
             || self.visible < self.base.size
     }
 
-    /// Where the bytes of `range` are, in sequence.
+    /// Where the bytes of `range` are, in ascending order.
     pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, DataLocation)> {
         let mut places = Vec::new();
         for (range, piece) in self.changes.slices(range) {
@@ -195,17 +196,18 @@ impl Snapshot {
     }
 }
 
-/// Names the bytes of an inode, and nothing else of it.
+/// A digest of an inode's content and size, and of nothing else in it.
 pub fn content_digest(inode: &Inode) -> Digest {
     let mut bare = Inode::new(inode.kind, 0, DeviceId(0), 0);
     bare.size = inode.size;
     bare.content = inode.content.clone();
-    // An inode that was read or stored keeps all limits; one that could not be encoded equals no other.
+    // An inode that was read or stored meets all limits. One that cannot be encoded gets a digest that equals
+    // no other's.
     bare.ihash(&DigestKey::WELL_KNOWN).unwrap_or(Digest::ZERO)
 }
 
-/// Bytes that are not in holes: exact for files of few extents; others count as if they had no holes, since
-/// asking would mean to read them.
+/// Number of bytes that are not in holes: exact for files with few extents. Other files count as if they had
+/// no holes, since to find them would mean reading the extents.
 pub fn allocated(inode: &Inode) -> u64 {
     match &inode.content {
         Content::None => 0,
@@ -218,7 +220,7 @@ pub fn allocated(inode: &Inode) -> u64 {
     }
 }
 
-/// The blocks that keep an inode's content alive.
+/// The blocks to pin to keep an inode's content at the server.
 pub fn content_roots(inode: &Inode) -> Vec<Digest> {
     match &inode.content {
         Content::Extents(map) => match &map.extents {
@@ -257,17 +259,17 @@ impl FileState {
         }
     }
 
-    /// Whether something is not published.
+    /// Whether anything is unpublished.
     pub fn is_dirty(&self) -> bool {
         self.touched || !self.changes.is_empty() || self.in_flight.is_some()
     }
 
-    /// Whether something is not published, or not known to be committed.
+    /// Whether anything is unpublished or may not be committed.
     pub fn is_pending(&self) -> bool {
         self.is_dirty() || self.uncommitted
     }
 
-    /// Whether written bytes are not published.
+    /// Whether written bytes are unpublished.
     pub fn has_unpublished_bytes(&self) -> bool {
         self.spool.is_some()
     }
@@ -277,8 +279,8 @@ impl FileState {
         self.changes.len()
     }
 
-    /// Takes note of the inode in a view. `writers`: somebody here has the file open for writing.
-    /// Returns whether the content shown has become another.
+    /// Takes over the inode of a view, unless the file has something newer. `writers`: whether some program
+    /// here has the file open for writing. Returns whether the visible content has changed.
     pub fn refresh(&mut self, inode: &Arc<Inode>, position: u64, writers: bool) -> bool {
         if position < self.position || self.named != NameStatus::Named {
             return false;
@@ -308,7 +310,7 @@ impl FileState {
         self.base = inode;
     }
 
-    /// All of `range`, in order, by place. Beyond the size it is all zeroes.
+    /// Where all bytes of `range` are, in ascending order. Bytes beyond the size are zero.
     pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, DataLocation)> {
         let mut places = Vec::new();
         for (range, piece) in self.changes.slices(range) {
@@ -328,7 +330,8 @@ impl FileState {
         places
     }
 
-    /// Bytes that are not in holes; at most so many more as changes lie over each other or over the base.
+    /// Number of bytes that are not in holes. Bytes count more than once where changes overlap each other or
+    /// the base.
     pub fn allocated(&self) -> u64 {
         let flying = self.in_flight.as_ref().map(|flight| &*flight.changes);
         let layers = || std::iter::once(&self.changes).chain(flying);
@@ -412,7 +415,7 @@ impl FileState {
         Ok(())
     }
 
-    /// Sets the size: what is cut off is gone, what is added is zeroes.
+    /// Sets the size: what is cut off is lost, what is added is zero.
     ///
     /// # Errors
     /// As [`FileState::write`].
@@ -448,13 +451,13 @@ impl FileState {
         self.touched = true;
     }
 
-    /// The permission bits to show.
+    /// The permission bits that programs see.
     pub fn shown_mode(&self) -> u32 {
         let flying = self.in_flight.as_ref().and_then(|flight| flight.mode);
         self.mode.or(flying).unwrap_or(self.latest.mode)
     }
 
-    /// The last name was removed by this client: a crash from now on leaves nothing behind.
+    /// Notes that this client removed the last name: a crash from now on leaves nothing to salvage.
     pub fn removed_here(&mut self) {
         self.named = NameStatus::RemovedHere;
         if let Some(spool) = &mut self.spool
@@ -464,7 +467,7 @@ impl FileState {
         }
     }
 
-    /// What is unpublished, without beginning to publish it.
+    /// A snapshot of everything unpublished, without beginning to publish it.
     pub fn snapshot(&self) -> Snapshot {
         let mut changes = self.in_flight.as_ref().map_or_else(Changes::default, |one| (*one.changes).clone());
         changes.lay(&self.changes);
@@ -484,7 +487,8 @@ impl FileState {
         }
     }
 
-    /// Begins to publish; `None` if there is nothing to. One publication at a time: the node's publish lock.
+    /// Begins to publish; `None` if there is nothing to publish. The node's publish lock makes sure that only
+    /// one publication runs at a time.
     pub fn begin_publication(&mut self) -> Option<Snapshot> {
         assert!(self.in_flight.is_none(), "one publication at a time");
         if !self.is_dirty() {
@@ -499,7 +503,8 @@ impl FileState {
         Some(snapshot)
     }
 
-    /// The publication failed: all of it is unpublished again, unless `told` will say otherwise.
+    /// Handles a failed publication: all of it is unpublished again. `told`: set later if it turns out to
+    /// have been ordered.
     pub fn publication_failed(&mut self, told: Option<OrderedResult<Publication>>) {
         if let (Some(told), Some(flight)) = (told, &self.in_flight) {
             self.attempt = Some(Attempt { changes: flight.changes.clone(), told });
@@ -517,12 +522,12 @@ impl FileState {
         self.touched = true;
     }
 
-    /// A publication that failed as far as was known, to be settled before the next.
+    /// The publication that seemed to fail, if any; it must be settled before the next one.
     pub fn attempt(&self) -> Option<Attempt> {
         self.attempt.clone()
     }
 
-    /// Takes note of what became of [`FileState::attempt`], which is decided by now.
+    /// Takes over the outcome of [`FileState::attempt`], which is decided by now.
     pub fn settle_attempt(
         &mut self,
         directory: &SpoolDirectory,
@@ -531,17 +536,19 @@ impl FileState {
         let Some(Attempt { changes, told }) = self.attempt.take() else { return PublishEffect::Here };
         let Some(made) = told.get() else { return PublishEffect::Here };
         if self.named == NameStatus::NotYet {
-            // It has its name, and what was in it then. What is in it now is published like any change.
+            // The file got its name, with its content at that time. Its present content is published like any
+            // change.
             self.named = NameStatus::Named;
             self.ours = Some(content_digest(&made.inode));
             self.latest = made.inode.clone();
             self.placed = true;
             return PublishEffect::Here;
         }
-        // What was put in its place is published whole once more, which changes nothing. What was appended
+        // Changes with a fixed position are simply published once more, which changes nothing. Appended bytes
         // would be there twice.
         if self.placed || changes.is_empty() {
-            // The content that it was appended to, or left as it was, was not seen here.
+            // If the attempt appended to unseen content, or left the content as it was, that content was not
+            // seen here.
             let is_ours = !made.behind_others && !made.attributes_only;
             self.ours = is_ours.then(|| content_digest(&made.inode));
             return PublishEffect::Here;
@@ -557,7 +564,7 @@ impl FileState {
         self.published(made, self.position, false, directory, name)
     }
 
-    /// The publication succeeded; `whole`: it was cut as a whole.
+    /// Takes over a publication that succeeded. `whole`: all of the file was cut into blocks anew.
     pub fn published(
         &mut self,
         made: &Publication,
@@ -569,8 +576,8 @@ impl FileState {
         let Publication { inode, behind_others, attributes_only, .. } = made;
         let before = self.base_content;
         if *behind_others && !self.follow(inode, directory, name) {
-            // Meanwhile something was put in its place in the file as it is here. So that version goes on, and is
-            // published whole.
+            // Meanwhile a change with a fixed position was made here. So the local version stays, and is
+            // published as a whole.
             self.land_again();
             self.placed = true;
             self.uncommitted = true;
@@ -584,8 +591,8 @@ impl FileState {
         if is_other { PublishEffect::Elsewhere } else { PublishEffect::Here }
     }
 
-    /// What was appended begins elsewhere than it does here, since others have published: what was appended after
-    /// it moves along. `false`: it cannot.
+    /// Moves later appended bytes along when published ones begin at another offset than here, because others
+    /// have published. Returns whether it could.
     fn follow(
         &mut self,
         inode: &Inode,
@@ -659,8 +666,8 @@ impl FileState {
         }
     }
 
-    /// What was published was committed, or may not have been: then salvage is to know of it, until a later
-    /// commit succeeds.
+    /// Notes whether published content was committed. If it may not have been, salvage is to find it, until a
+    /// later commit succeeds.
     pub fn committed(&mut self, all: bool, directory: &SpoolDirectory, name: &dyn Fn() -> (u64, Vec<u8>)) {
         if all {
             (self.uncommitted, self.in_doubt) = (false, None);
@@ -675,7 +682,7 @@ impl FileState {
         }
     }
 
-    /// The last descriptor is closed. Returns whether something is left to salvage.
+    /// Handles the closing of the last descriptor. Returns whether something is left to salvage.
     pub fn close(&mut self, directory: &SpoolDirectory) -> bool {
         if self.named.is_orphan() {
             self.in_doubt = None;
@@ -686,15 +693,15 @@ impl FileState {
         in_doubt || unpublished
     }
 
-    /// Gives up what is unpublished, leaving written bytes in the spool to be salvaged. Returns whether there
-    /// were any.
+    /// Gives up everything unpublished, but leaves written bytes in the spool for salvage. Returns whether
+    /// there were any.
     fn give_up(&mut self, directory: &SpoolDirectory) -> bool {
         let kept = self.spool.take().map(|spool| directory.keep(spool)).is_some();
         self.discard();
         kept
     }
 
-    /// Forgets what is unpublished, bytes included.
+    /// Discards everything unpublished, including written bytes.
     pub fn discard(&mut self) {
         self.changes = Changes::default();
         self.in_flight = None;

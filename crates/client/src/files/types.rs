@@ -1,4 +1,4 @@
-//! Types of the inode API: numbers, attributes, flags. They have no behaviour but conversions.
+//! Types of the inode API: numbers, attributes, flags. They have no behaviour except conversions.
 
 use holdfast_content::InodeKind;
 
@@ -11,22 +11,22 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// An open file or directory, from open to release.
+/// An open file or directory, between open and release.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileHandleId(pub u64);
 
-/// The process that made a call, as the kernel says.
+/// The process that made a call, as the kernel reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Effective user.
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Thread, as the kernel's FUSE header names it; 0 when unknown. Only used to share views.
+    /// Thread, as in the kernel's FUSE header; 0 if unknown. Only used to share views.
     pub thread: u32,
 }
 
-/// What `stat` shows. There is no time of last access: show `modified_ns`.
+/// The attributes that `stat` shows. There is no time of last access: show `modified_ns` instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
     /// Inode number.
@@ -35,23 +35,23 @@ pub struct Attributes {
     pub kind: InodeKind,
     /// Permission bits, at most 0o7777.
     pub mode: u32,
-    /// Names it has; 1 for every directory, 0 for an open file without a name.
+    /// Number of names; 1 for every directory, 0 for an open file without a name.
     pub links: u32,
     /// Size in bytes.
     pub size: u64,
     /// Size on disk, in units of 512 bytes.
     pub blocks: u64,
-    /// Last modification, nanoseconds since the epoch.
+    /// Last modification, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Last change of the inode, nanoseconds since the epoch.
+    /// Last change of the inode, in nanoseconds since 1970.
     pub changed_ns: i64,
-    /// Owner shown: the mounting user for what that user may write, 65534 otherwise.
+    /// Owner shown: the mounting user for files that this user may write, 65534 for others.
     pub uid: u32,
-    /// Local group that is shown, likewise.
+    /// Group shown, chosen likewise.
     pub gid: u32,
     /// Device number of a device file.
     pub device_number: u32,
-    /// Tells reuses of one number apart; i-numbers are never reused, so always 0.
+    /// Would distinguish reuses of one number; inode numbers are never reused, so it is always 0.
     pub generation: u64,
 }
 
@@ -60,11 +60,11 @@ pub struct Attributes {
 pub enum TimeToSet {
     /// The moment of the call.
     Now,
-    /// Nanoseconds since the epoch; before it if negative.
+    /// Nanoseconds since 1970; negative before that.
     At(i64),
 }
 
-/// What `setattr` is to change; `None` leaves it as it is.
+/// The attributes that `setattr` is to change; `None` leaves one as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttributes {
     /// Permission bits.
@@ -73,14 +73,14 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size: truncates or extends with zeroes.
+    /// Size: truncates the file or extends it with zeroes.
     pub size: Option<u64>,
     /// Time of last modification.
     pub modified: Option<TimeToSet>,
 }
 
 impl SetAttributes {
-    /// Whether it sets an owner and nothing else.
+    /// Whether only an owner is set.
     pub fn is_owner_only(&self) -> bool {
         (self.uid.is_some() || self.gid.is_some())
             && self.mode.is_none()
@@ -92,17 +92,17 @@ impl SetAttributes {
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
-    /// Reading is wanted.
+    /// Whether the file is opened for reading.
     pub read: bool,
-    /// Writing is wanted.
+    /// Whether the file is opened for writing.
     pub write: bool,
-    /// Writes go to the end (O_APPEND).
+    /// Whether writes go to the end (O_APPEND).
     pub append: bool,
-    /// Cut to nothing (O_TRUNC).
+    /// Whether the file is cut to length zero (O_TRUNC).
     pub truncate: bool,
-    /// Creation must make the file (O_EXCL).
+    /// Whether the call must make the file itself (O_EXCL).
     pub exclusive: bool,
-    /// Each write is durable at the server before it returns (O_SYNC, O_DSYNC).
+    /// Whether each write is durable at the server before it returns (O_SYNC, O_DSYNC).
     pub synchronous: bool,
 }
 
@@ -138,30 +138,31 @@ impl OpenFlags {
 /// The answer to an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenReply {
-    /// Names the open file until release.
+    /// Identifies the open file until release.
     pub handle: FileHandleId,
-    /// Whether the pages that the kernel has of this file are of the content now opened (FOPEN_KEEP_CACHE).
+    /// Whether the kernel's pages of this file are of the content now opened (FOPEN_KEEP_CACHE).
     pub keep_cache: bool,
 }
 
 /// What a rename does where the target exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RenameFlags {
-    /// The target, if there, is replaced.
+    /// An existing target is replaced.
     #[default]
     Replace,
-    /// The target must not be there (RENAME_NOREPLACE).
+    /// The target must not exist (RENAME_NOREPLACE).
     NoReplace,
     /// The two change places (RENAME_EXCHANGE).
     Exchange,
 }
 
-/// Which space call is meant (fallocate).
+/// The operation that a call of fallocate requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
-    /// The file is at least as long as the end of the range. Nothing is reserved: see `docs/semantics.md`.
+    /// The file becomes at least as long as the end of the range. Nothing is reserved: see
+    /// `docs/semantics.md`.
     Extend,
-    /// Only a promise of space, which nobody can give: succeeds without effect (KEEP_SIZE).
+    /// Only a reservation of space, which cannot be promised here: succeeds without effect (KEEP_SIZE).
     KeepSize,
     /// The range reads as zeroes and is a hole; the size stays (PUNCH_HOLE).
     PunchHole,
@@ -185,7 +186,8 @@ pub enum SeekTo {
 pub enum WriteSource {
     /// A write call: O_APPEND applies.
     Call,
-    /// The kernel's page cache (FUSE_WRITE_CACHE), for a shared mapping: the offset is meant.
+    /// The kernel's page cache (FUSE_WRITE_CACHE), for a shared mapping: the offset counts, even with
+    /// O_APPEND.
     PageCache,
 }
 
@@ -194,13 +196,13 @@ pub enum WriteSource {
 pub enum SetXattr {
     /// The attribute is made or replaced.
     Any,
-    /// Must not exist (XATTR_CREATE).
+    /// The attribute must not exist (XATTR_CREATE).
     Create,
-    /// Must exist (XATTR_REPLACE).
+    /// The attribute must exist (XATTR_REPLACE).
     Replace,
 }
 
-/// Rights asked of `access`.
+/// Rights that a call of `access` asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     /// Reading.
@@ -216,18 +218,18 @@ pub struct Rights {
 pub struct DirectoryItem<'a> {
     /// Its inode.
     pub ino: Ino,
-    /// Its kind, as the directory says.
+    /// Its kind, as the directory records it.
     pub kind: InodeKind,
     /// Its name.
     pub name: &'a [u8],
-    /// Offset at which a later `readdir` goes on after this item.
+    /// Offset from which a later `readdir` continues after this item.
     pub next_offset: u64,
 }
 
-/// What `statfs` shows.
+/// The numbers that `statfs` shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Statistics {
-    /// Bytes a block, for the counts below.
+    /// Bytes of a block, for the counts below.
     pub block_bytes: u32,
     /// Number of blocks in all.
     pub blocks: u64,

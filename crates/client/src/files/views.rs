@@ -3,20 +3,21 @@
 //! SUNDR (5.1) counts system calls in the kernel; FUSE has no such counter. Three rules take its place:
 //!
 //! 1. A view serves every request that *arrived* before the operation that fetched it was sent. The engine
-//!    does this: whoever waits shares the next operation.
+//!    does this: all requests that wait share the next operation.
 //! 2. A system call on a path sends a LOOKUP for each component and then the request proper, all from one
 //!    thread, one after the other. So the view of a LOOKUP also serves the *next* request of the same thread
-//!    if that request is about the inode the LOOKUP found: either a request on the inode itself (OPEN, GETATTR
-//!    and the like), or the LOOKUP of the next component in it.
-//! 3. A thread that lists a directory goes on to look at what is in it (`ls -l`, `find`, `rm -r`). For
-//!    [`LISTED_AGE_MAX`] after the listing's view was asked for, names it looks up in that directory and finds
-//!    are answered from the newest view that this client has, and so are looks at what it found, and the names by
-//!    which the directory itself was found, which begin each path. This is the
-//!    job of NFS's READDIRPLUS, and weaker than close-to-open: another client's change of the last second may
-//!    not be seen yet. So it serves looks only. What opens, lists, walks on from or changes what was found so gets a
-//!    fresh view, in which all those names must still lead to the same inodes; if not, the kernel is told to look
-//!    again. A name
-//!    that is not found is looked up afresh, and so is one that is asked for again and again.
+//!    if that request is about the inode the LOOKUP found: either a request on the inode itself (OPEN,
+//!    GETATTR and the like), or the LOOKUP of the next component in it.
+//! 3. A thread that lists a directory usually looks at its entries next (`ls -l`, `find`, `rm -r`). For
+//!    [`LISTED_AGE_MAX`] after the listing's view was requested, the following are answered from the newest
+//!    view that this client has: LOOKUPs of names that exist in that directory, requests for the attributes
+//!    of the inodes found, and LOOKUPs of the names that lead to the directory itself, with which each path
+//!    begins. This does what NFS's READDIRPLUS does, and is weaker than close-to-open: another client's
+//!    change of the last second may not be visible yet. So it serves only looks at names and attributes. A
+//!    call that opens, lists, walks through or changes an inode found this way gets a fresh view, in which
+//!    all those names must still lead to the same inodes; if they do not, the kernel is told to look them up
+//!    again. A name that is not found is looked up afresh, and so is a name that is requested again and
+//!    again.
 //!
 //! Why this is sound: a thread runs one system call at a time. If both requests belong to the same call, the
 //! view was fetched after that call began, which is all that close-to-open asks. A request on an inode that
@@ -24,12 +25,12 @@
 //! when the call goes through a descriptor; then the answer is at most [`REQUEST_AGE_MAX`] old, no older than
 //! the attributes that the kernel itself is allowed to keep.
 //!
-//! A LOOKUP in a directory may begin a later call, when the path is relative to that directory. Then the
-//! token must not count. A working directory is recognised by its name, a directory descriptor because the
-//! directory is open; what is left (an O_PATH descriptor, a new root directory, a bind mount) is bounded by
-//! [`WALK_AGE_MAX`], the time between two components of one path. By the same argument a second LOOKUP in a
-//! directory that was a component of a path, and was not looked up again since, belongs to the same call:
-//! rename and link look up two names.
+//! A LOOKUP in a directory may begin a later call, if the path is relative to that directory. Then the token
+//! must not count. A working directory is recognised by its name, a directory descriptor because the
+//! directory is open. The remaining cases (an O_PATH descriptor, a new root directory, a bind mount) are
+//! bounded by [`WALK_AGE_MAX`], the time between two components of one path. By the same argument a second
+//! LOOKUP in a directory that was a component of a path, and was not looked up again since, belongs to the
+//! same call: rename and link look up two names.
 
 use super::types::Ino;
 use crate::tree::View;
@@ -38,15 +39,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Oldest view that serves a request on the inode looked up.
+/// Greatest age of a view that serves a request on the inode looked up.
 pub const REQUEST_AGE_MAX: Duration = Duration::from_secs(1);
 /// Longest pause between two components of one path.
 pub const WALK_AGE_MAX: Duration = Duration::from_millis(20);
-/// How long after the view of a listing was asked for names in it are not looked up afresh.
+/// How long after the view of a listing was requested names in it are not looked up afresh.
 pub const LISTED_AGE_MAX: Duration = Duration::from_secs(1);
-/// How long one name is looked up again without a fresh view: programs ask for the same in several calls.
+/// How long one name is looked up again without a fresh view: programs look up the same name in several
+/// calls.
 const REPEAT_AGE_MAX: Duration = Duration::from_millis(100);
-/// Most threads remembered.
+/// Most threads that are remembered.
 const THREADS_MAX: usize = 4096;
 
 /// The present moment.
@@ -58,7 +60,7 @@ pub fn now() -> Instant {
 #[cfg(test)]
 pub use clock::now;
 
-/// The time of tests, which passes when they say so.
+/// The time in tests, which changes only when a test says so.
 #[cfg(test)]
 pub mod clock {
     use std::cell::Cell;
@@ -75,43 +77,44 @@ pub mod clock {
         *START + PASSED.get()
     }
 
-    /// Lets time pass, for this thread.
+    /// Advances the time, for this thread.
     pub fn pass(by: Duration) {
         PASSED.set(PASSED.get() + by);
     }
 }
 
-/// What a thread has just looked up.
+/// The last LOOKUP of a thread.
 struct Token {
     ino: Ino,
     name: Vec<u8>,
-    /// How far the view serves.
+    /// What answered the LOOKUP, which decides what the view may serve.
     basis: LookupBasis,
     view: Arc<dyn View>,
-    /// When the view was asked for.
+    /// When the view was requested.
     fetched: Instant,
     /// When the LOOKUP was answered.
     answered: Instant,
 }
 
-/// What a LOOKUP was answered by.
+/// What a LOOKUP was answered from.
 #[derive(Clone)]
 pub enum LookupBasis {
-    /// A view ordered after the system call began; with the directory it was found in, if that was a component
-    /// of the same path.
+    /// A view ordered after the system call began. With the directory in which the name was found, if that
+    /// was a component of the same path.
     Fresh(Option<Directory>),
-    /// A listing before. These names were found through it, on the way to and with the one looked up.
+    /// The view of an earlier listing. The names were found through the listing: those on the path, and the
+    /// one looked up.
     Listing(Vec<PathStep>),
 }
 
 /// A directory that a thread has listed.
 struct ListedDirectory {
     directory: Ino,
-    /// When the view of the listing, or a later one, was asked for.
+    /// When the view of the listing, or of a later fetch, was requested.
     at: Instant,
-    /// The name looked up last, and since when.
+    /// The name looked up last, and since when it has been looked up.
     last: Option<(Vec<u8>, Instant)>,
-    /// By which names it was found itself.
+    /// The names by which the directory itself was found.
     path: Vec<PathStep>,
 }
 
@@ -128,7 +131,7 @@ pub struct Directory {
     name: Vec<u8>,
 }
 
-/// A view and when it was asked for.
+/// A view, and when it was requested.
 #[derive(Clone)]
 pub struct FetchedView {
     /// The view.
@@ -141,11 +144,12 @@ pub struct FetchedView {
 pub enum RecentView {
     /// A view that serves it.
     Fresh(FetchedView),
-    /// A view that serves looks at attributes while it is young, and the names that anything else must check first.
+    /// A view that serves requests for attributes while it is young. All other requests must first check
+    /// these names.
     Listing(FetchedView, Vec<PathStep>),
 }
 
-/// A name in a directory, and where it led.
+/// A name in a directory, and the inode it led to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PathStep {
     /// The directory.
@@ -158,9 +162,9 @@ pub struct PathStep {
 
 /// What is known for a LOOKUP in a directory.
 pub enum LookupView {
-    /// The directory was a component of the same path, as far as can be told.
+    /// The view of a directory that was, as far as can be told, a component of the same path.
     Fresh(FetchedView, Directory),
-    /// It was found by these names, in the view of a listing.
+    /// The directory was found by these names, in the view of a listing.
     Listing(Vec<PathStep>),
     /// Nothing is known.
     Unknown,
@@ -186,8 +190,8 @@ impl Tokens {
         self.with(thread, |known| known.token = Some(token));
     }
 
-    /// What is known for a request on `ino`, if the same thread has just looked it up. Whatever the answer, the
-    /// token is spent.
+    /// What is known for a request on `ino`, if the same thread has just looked it up. The token is used up,
+    /// whatever the answer.
     pub fn take(&self, thread: u32, ino: Ino) -> Option<RecentView> {
         let token = self.take_token(thread)?;
         if token.ino != ino {
@@ -201,9 +205,9 @@ impl Tokens {
         }
     }
 
-    /// What is known for a LOOKUP in `directory`: whether the same thread has just looked that up as a component
-    /// of the same path, or something else in it (rename looks up two names), as far as can be told. `is_open`:
-    /// the directory has an open descriptor. The token is spent.
+    /// What is known for a LOOKUP in `directory`: whether the same thread has just looked up the directory as
+    /// a component of the same path, or another name in it (rename looks up two names), as far as can be
+    /// told. `is_open`: the directory has an open descriptor. The token is used up.
     pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> LookupView {
         let Some(token) = self.take_token(thread) else { return LookupView::Unknown };
         let component = match token.basis {
@@ -223,7 +227,8 @@ impl Tokens {
         }
     }
 
-    /// Remembers that `thread` lists `directory`, which it found by the names of `way`, in a view asked for `at` then.
+    /// Remembers that `thread` lists `directory`, which it found by the names of `way`, in a view requested
+    /// at `at`.
     pub fn listed(&self, thread: u32, directory: Ino, way: Vec<PathStep>, at: Instant) {
         self.with(thread, |known| match &mut known.listed {
             Some(listed) if listed.directory == directory && listed.path == way => {
@@ -233,8 +238,8 @@ impl Tokens {
         });
     }
 
-    /// The age of view that serves a LOOKUP of `name` in `directory`, if the thread has just listed that, or found by
-    /// this name what it has listed.
+    /// From when on a view serves a LOOKUP of `name` in `directory`, if the thread has just listed that
+    /// directory, or found by this name the directory it listed.
     pub fn listed_at(&self, thread: u32, directory: Ino, name: &[u8]) -> Option<Instant> {
         let mut threads = self.threads.lock();
         let listed = threads.get_mut(&thread)?.listed.as_mut()?;
@@ -257,7 +262,7 @@ impl Tokens {
         Some(listed.at)
     }
 
-    /// The age of view that serves a look at `directory`, if the thread has just listed it.
+    /// From when on a view serves a look at `directory`, if the thread has just listed it.
     pub fn directory_listed_at(&self, thread: u32, directory: Ino) -> Option<Instant> {
         let threads = self.threads.lock();
         let listed = threads.get(&thread)?.listed.as_ref()?;
@@ -265,10 +270,10 @@ impl Tokens {
             .then_some(listed.at)
     }
 
-    /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, if that
-    /// found one of `about` or looked in it. (Of the first of two paths, as of rename, the names before the last are not
-    /// known any more.) The token is spent: the kernel answers some calls from what a LOOKUP told it, so what is left of
-    /// one may have nothing to do with this change.
+    /// The names found through a listing that must be checked before a change by `thread`: those of its last
+    /// LOOKUP, if that found one of `about` or looked in one of them. (For the first of two paths, as in
+    /// rename, the names before the last are not known any more.) The token is used up: the kernel answers
+    /// some calls from an earlier LOOKUP, so a token that remains may have nothing to do with this change.
     pub fn unchecked(&self, thread: u32, about: &[Ino]) -> Vec<PathStep> {
         match self.take_token(thread) {
             Some(Token { ino, basis: LookupBasis::Listing(found_by), .. })
@@ -281,7 +286,7 @@ impl Tokens {
         }
     }
 
-    /// A thread that listed `directory` has fetched a view asked for `at` then.
+    /// Records that a thread that listed `directory` has fetched a view requested at `at`.
     pub fn renew_listed(&self, thread: u32, directory: Ino, at: Instant) {
         if let Some(ThreadState { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
             && listed.directory == directory
@@ -290,15 +295,16 @@ impl Tokens {
         }
     }
 
-    /// A name of a listing has turned out to lead elsewhere: the thread looks afresh from now on.
+    /// A name found through a listing turned out to lead elsewhere: from now on the thread's LOOKUPs get
+    /// fresh views.
     pub fn forget_listed(&self, thread: u32) {
         if let Some(known) = self.threads.lock().get_mut(&thread) {
             known.listed = None;
         }
     }
 
-    /// Forgets what threads have looked up of `ino`, or on the way through it: requests about it may come from now on
-    /// without a LOOKUP before.
+    /// Forgets the LOOKUPs of `ino`, and those on paths through it: from now on requests about it may come
+    /// without a LOOKUP before them.
     pub fn forget_about(&self, ino: Ino) {
         self.threads.lock().retain(|_, known| {
             let concerns = |token: &Token| match &token.basis {
@@ -313,12 +319,12 @@ impl Tokens {
         });
     }
 
-    /// Forgets what all threads have looked up and listed: others have changed something.
+    /// Forgets what all threads have looked up and listed, since another device has changed something.
     pub fn forget_all(&self) {
         self.threads.lock().clear();
     }
 
-    /// Forgets a thread's token: it has sent another request.
+    /// Forgets a thread's token, since the thread has sent another request.
     pub fn forget_token(&self, thread: u32) {
         self.take_token(thread);
     }
@@ -359,7 +365,7 @@ impl Tokens {
 }
 
 /// Whether a directory named `name` may be the working directory of a thread. Reads a link in /proc, which
-/// asks no file system; when it cannot be read, the answer is yes.
+/// calls no file system; if it cannot be read, the answer is yes.
 fn may_be_working_directory(thread: u32, name: &[u8]) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let Ok(path) = std::fs::read_link(format!("/proc/{thread}/cwd")) else { return true };

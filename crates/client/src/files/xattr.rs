@@ -1,14 +1,14 @@
-//! Extended attributes: `user.*` only, kept in the inode, hence small.
+//! Extended attributes: `user.*` only. They are stored in the inode, so they are small.
 
 use super::{Caller, FileSystem, Ino, SetXattr, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX};
 
-/// The only namespace offered: the others are the kernel's or the machine administrator's affair.
+/// The only namespace offered: the others are for the kernel or the machine's administrator.
 const PREFIX: &[u8] = b"user.";
 
-/// On the root directory: what the mount has to say, also after an alarm. It is not listed, so that copying
-/// a tree with its attributes does not copy it.
+/// An attribute of the root directory: the status of the mount, also after an alarm. It is not listed, so
+/// that copying a tree with its attributes does not copy it.
 const STATUS: &[u8] = b"user.holdfast.status";
 
 fn offered(name: &[u8]) -> Result<(), FsError> {
@@ -20,7 +20,7 @@ fn offered(name: &[u8]) -> Result<(), FsError> {
     }
 }
 
-/// A program that rules keep out must not be able to end them.
+/// Refuses the attribute of rules: a program that rules exclude must not be able to remove them.
 fn not_rules(name: &[u8]) -> Result<(), FsError> {
     match name == super::RULES {
         true => Err(FsError::NotPermitted("rules for programs are changed by `holdfast program acl`".into())),
@@ -29,7 +29,7 @@ fn not_rules(name: &[u8]) -> Result<(), FsError> {
 }
 
 impl FileSystem {
-    /// An attribute's value.
+    /// The value of an attribute.
     ///
     /// # Errors
     /// [`FsError::NoData`] if it is not there, [`FsError::Unsupported`] for other namespaces.
@@ -114,7 +114,7 @@ impl FileSystem {
         })
     }
 
-    /// Changes a published inode's attributes, never its content.
+    /// Changes a published inode's attributes, but not its content.
     pub(super) fn edit_inode(
         &self,
         ino: Ino,
@@ -139,7 +139,7 @@ impl FileSystem {
             && let Some(file) = &mut node.state().file
             && !file.is_dirty()
         {
-            // Set on purpose, so it holds for this client's open file too.
+            // Set on purpose, so they apply to this client's open file too.
             (file.modified_ns, file.changed_ns) = (inode.modified_ns, inode.changed_ns);
         }
         Ok(())

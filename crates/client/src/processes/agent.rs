@@ -1,5 +1,5 @@
-//! Connections to an SSH agent, which the main process makes for the signer: that one has no files, and so no sockets
-//! by their names.
+//! Connections to an SSH agent. The main process makes them for the signer, which has no access to files, and
+//! so none to sockets by path.
 
 use holdfast_crypto::agent::PATIENCE_SECONDS;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A connection to the agent at `socket`, on which every wait has an end.
+/// A connection to the agent at `socket`, with a time limit on every wait.
 ///
 /// # Errors
-/// The system's.
+/// Those of the system.
 pub fn connect_to_agent(socket: &Path) -> io::Result<UnixStream> {
     let patience = Some(Duration::from_secs(PATIENCE_SECONDS));
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // For a Unix socket this also bounds the wait for being accepted.
+    // For a Unix socket, this also limits the wait for being accepted.
     set_socket_timeout(&connection, Timeout::Send, patience)?;
     set_socket_timeout(&connection, Timeout::Recv, patience)?;
     connect(&connection, &SocketAddrUnix::new(socket)?)?;

@@ -1,5 +1,5 @@
-//! The stream between the main process and the network process: requests and answers as the protocol encodes them, in
-//! frames that say which is whose.
+//! The stream between the main process and the network process: the protocol's requests and answers, in
+//! frames that connect each answer with its request.
 //!
 //! ```text
 //! length u32 of what follows | kind u8 | id u64 | body            little endian
@@ -9,14 +9,15 @@
 //!                  2 failed: RpcError        3 standing: Standing, id 0
 //! ```
 //!
-//! No frame is longer than a message of the protocol with its header; one that is, or is of no known kind, is an offence,
-//! and ends the process that sent it.
+//! No frame is longer than a message of the protocol with its header. A longer frame, or one of an unknown
+//! kind, is an offence and ends the process that sent it.
 
 use holdfast_protocol::message::MESSAGE_BYTES_MAX;
 
-/// Length, kind and id.
+/// Bytes of a header: length, kind and id.
 pub(super) const HEADER_BYTES: usize = 13;
-/// Kind and id, which the length counts, and what precedes a request (10 bytes) or follows an answer (12).
+/// Bytes that the length counts besides a request or answer: kind and id, and what precedes a request (10
+/// bytes) or follows an answer (12).
 const AROUND_BYTES: usize = 9 + 12;
 
 pub(super) const CALL: u8 = 1;
@@ -44,7 +45,7 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header; `None` if no such frame is ever sent.
+    /// Decodes a header; `None` if no valid frame has it.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
         let id = u64::from_le_bytes(*bytes.last_chunk().expect("thirteen"));
@@ -57,7 +58,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// Proves: encoded headers decode, and those of frames that are too long or of another kind do not.
+    /// Proves: encoded headers decode, and headers of too long frames or of unknown kinds do not.
     #[test]
     fn headers() {
         for body_bytes in [0, 1, MESSAGE_BYTES_MAX + 12] {

@@ -1,9 +1,10 @@
-//! The network process's part of channels between clients: it makes the knock and the handshake over a socket that it
-//! was handed, and then carries bytes both ways without reading them; and it reads the beacons of other clients.
+//! The network process's part of channels between clients: it makes the knock and the handshake over a socket
+//! that it was handed, and then carries bytes both ways without reading them. It also reads the beacons of
+//! other clients.
 //!
-//! A socket becomes a channel only after the peer has proven a key; which key may be talked to is decided by the main
-//! process, which hangs up otherwise. Bounds: [`MEETINGS_MAX`] at a time, an end for each handshake, and at most
-//! [`BEACONS_A_SECOND`] beacons read.
+//! A socket becomes a channel only after the peer has proven a key. The main process decides which keys are
+//! accepted, and otherwise closes the channel. Bounds: [`MEETINGS_MAX`] channels at a time, a time limit for
+//! each handshake, and at most [`BEACONS_A_SECOND`] beacons read.
 
 use super::messages::{HeardBeacon, MeetRequest, PeerIntroduction};
 use holdfast_crypto::{Digest, KeyHolder, encode};
@@ -20,13 +21,13 @@ use tokio::net::{TcpStream, UdpSocket, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
-/// Most meetings at a time, with those that are only beginning.
+/// Most channels at a time, including those being set up.
 const MEETINGS_MAX: usize = 96;
-/// Most handshakes that wait for signatures at a time; others wait for their turn.
+/// Most handshakes that wait for signatures at the same time; others wait for their turn.
 const HANDSHAKES_MAX: usize = 4;
-/// How long a handshake may take, its signature included: an agent may ask a person.
+/// How long a handshake may take, including its signature: an agent may ask a person.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(70);
-/// Most beacons that are read in a second, from all senders together.
+/// Most beacons read in a second, from all senders together.
 const BEACONS_A_SECOND: u32 = 50;
 
 /// The runtime of all channels to peers, started with the first one.
@@ -45,10 +46,10 @@ fn runtime() -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// Makes `socket` a channel to another client, which `stream` leads to from then on.
+/// Turns `socket` into a channel to another client, whose other end is `stream`.
 ///
 /// # Errors
-/// Too many at a time, or the sockets are none.
+/// There are too many channels, or the files are not sockets.
 pub(super) fn meet(
     order: &MeetRequest,
     key: Arc<dyn KeyHolder>,
@@ -84,7 +85,7 @@ async fn carry(mut stream: UnixStream, socket: TcpStream, invitation: Invitation
     copy_bidirectional(&mut stream, &mut met).await.map(drop)
 }
 
-/// On a thread of its own, as whoever keeps the key may be slow to sign.
+/// Makes the handshake on a separate thread, since the holder of the key may be slow to sign.
 async fn shake_hands(
     socket: TcpStream,
     invitation: Invitation,
@@ -100,10 +101,10 @@ async fn shake_hands(
     shaken.map_err(|_| "it took too long".to_owned())?.map_err(|error| error.to_string())
 }
 
-/// Hands on over `stream` what beacons of a file system say.
+/// Passes the content of a file system's beacons on over `stream`.
 ///
 /// # Errors
-/// The sockets are none.
+/// The files are not sockets.
 pub(super) fn hear_beacons(file_system: Digest, stream: OwnedFd, socket: OwnedFd) -> io::Result<()> {
     let runtime = runtime()?;
     let _entered = runtime.enter();

@@ -1,4 +1,4 @@
-//! The main process's side: it starts the other two processes, hands over the key, and asks for signatures.
+//! The main process's side: starts the other two processes, hands over the key, and requests signatures.
 
 use super::link::Link;
 use super::messages::{
@@ -30,16 +30,16 @@ use std::time::{Duration, Instant};
 pub(super) const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
-/// Longest time in which the signer takes a request: it reads while nothing else is asked.
+/// Longest time for the signer to take a request, since it reads whenever it is idle.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait for a network process that is started anew.
+/// How long to wait for a network process that is being restarted.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// How long to wait for the signer of an earlier process to end.
+/// How long to wait until the signer of an earlier process has ended.
 const GONE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a device's private key comes from.
 pub enum KeySource {
-    /// A pipe that holds its seed (32 bytes), and nobody else reads.
+    /// A pipe with its seed (32 bytes), which no other process reads.
     Pipe {
         /// The pipe that the seed can be read from.
         pipe: OwnedFd,
@@ -56,10 +56,10 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// A key that this process still has, and is about to forget.
+    /// A source for a key that this process has and is about to drop.
     ///
     /// # Errors
-    /// The system gives no pipe.
+    /// The system provides no pipe.
     pub fn of(key: &SigningKey) -> io::Result<KeySource> {
         let (pipe, into) = pipe_with(PipeFlags::CLOEXEC)?;
         std::fs::File::from(into).write_all(&*key.seed())?;
@@ -74,7 +74,7 @@ impl KeySource {
     }
 }
 
-/// Why the processes do not work.
+/// Why the processes cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessesError {
     /// They cannot be started, or one has ended.
@@ -85,7 +85,7 @@ pub enum ProcessesError {
     /// Another process signs with the key.
     #[error("another process signs with this key")]
     InUse,
-    /// The file with what was signed cannot be used.
+    /// The signer's record file cannot be used.
     #[error("{path}: {source}")]
     File {
         /// Path of the file.
@@ -105,21 +105,21 @@ pub struct Processes {
     asker: Asker<SignerRequest, SignerReply>,
     orders: Asker<NetworkRequest, ()>,
     servers: Arc<Mutex<Servers>>,
-    /// Held for one exchange with the signer at a time, since long messages come in parts.
+    /// Held during one exchange with the signer, since long messages consist of several parts.
     turn: Mutex<()>,
     supervisor: Supervisor,
 }
 
 impl Processes {
-    /// Starts them. The key is handed over by [`Processes::begin`].
+    /// Starts the processes. [`Processes::begin`] hands over the key.
     ///
     /// # Errors
-    /// The system cannot make sandboxes, or has no room.
+    /// The system cannot make sandboxes, or lacks resources.
     pub fn start(source: KeySource) -> Result<Arc<Processes>, ProcessesError> {
         Processes::start_as(Program::current()?, source)
     }
 
-    /// [`Processes::start`] with the program that holds the components.
+    /// Like [`Processes::start`], with the program that contains the components.
     ///
     /// # Errors
     /// See [`Processes::start`].
@@ -139,7 +139,8 @@ impl Processes {
         Ok(Arc::new(Processes { source, public, asker, orders, servers, turn, supervisor }))
     }
 
-    /// A connection to a server, carried by the network process. It is made when it is first used, or waited for.
+    /// A connection to a server, carried by the network process. It is made when it is first used or waited
+    /// for.
     pub fn connect(
         self: &Arc<Self>,
         addresses: Vec<ServerAddress>,
@@ -154,18 +155,18 @@ impl Processes {
         self.public
     }
 
-    /// Lets the network process have connections to these servers, by the places returned.
+    /// Allows the network process connections to these servers; returns their positions in the list.
     pub(super) fn register(&self, addresses: &[ServerAddress], transport: Transport) -> Vec<(u16, String)> {
         let mut servers = self.servers.lock();
         addresses.iter().map(|address| (servers.register(address, transport), address.to_string())).collect()
     }
 
-    /// Has the network process, or the next one, carry a connection over `stream`.
+    /// Makes the network process, or its successor, carry a connection over `stream`.
     pub(super) fn open(&self, order: &NetworkRequest, stream: OwnedFd) -> Result<(), ComponentError> {
         self.order(order, [stream].into_iter().chain(diagnosis_socket()).collect())
     }
 
-    /// From now on the signer signs handshakes with clients that connect to this one.
+    /// Makes the signer sign handshakes with clients that connect to this one.
     #[cfg(feature = "peers")]
     pub(super) fn meets_peers(&self) -> Result<(), ProcessesError> {
         let _turn = self.turn.lock();
@@ -184,15 +185,15 @@ impl Processes {
         self.orders.finish(ticket, patience).map(drop)
     }
 
-    /// Ends a network process that broke the rules. Another takes its place.
+    /// Ends a network process that broke the rules. A new one takes its place.
     pub(super) fn end_network(&self) {
         if let Err(error) = self.supervisor.kill(NETWORK) {
             tracing::debug!(%error, "it has ended already");
         }
     }
 
-    /// Hands the key to the signer, which from then on signs operations of `file_system`: by its own record in
-    /// `state_dir`, or by `known` where that knows of more. Returns the highest number signed for.
+    /// Hands the key to the signer, which from then on signs operations of `file_system`. It goes by its own
+    /// record in `state_dir`, or by `known` if that includes more. Returns the highest number signed for.
     ///
     /// # Errors
     /// [`ProcessesError::InUse`]; the record or the key cannot be used.
@@ -208,11 +209,11 @@ impl Processes {
         self.hand_over(&known, Some(*file_system), Some(file))
     }
 
-    /// Has the signer go over to the epoch of the last of these restores, with what this machine makes of the state that
-    /// is left. It never goes back.
+    /// Makes the signer enter the epoch of the last of these restores, with the mandate computed from the
+    /// remaining state. It never goes back.
     ///
     /// # Errors
-    /// The restores are not declared, or do not follow what the key has taken up.
+    /// The restores are not validly declared, or do not continue those that the key has taken up.
     pub fn enter_epoch(
         &self,
         superuser: &PublicKey,
@@ -229,7 +230,7 @@ impl Processes {
         }
     }
 
-    /// Hands the key to the signer for handshakes only: for whoever reads.
+    /// Hands the key to the signer for handshakes only, for a program that only reads.
     ///
     /// # Errors
     /// The key cannot be used.
@@ -263,7 +264,7 @@ impl Processes {
         }
     }
 
-    /// Asks the signer. One that has ended is not waited for: it is not started anew.
+    /// Sends a request to the signer. If it has ended, this does not wait, since it is not restarted.
     fn ask(&self, question: &SignerRequest, files: &[BorrowedFd]) -> Result<SignerReply, ComponentError> {
         let ticket = self.asker.start(0, question, files, Patience::of(TAKEN_PATIENCE))?;
         Ok(self.asker.finish(ticket, Patience::of(SIGN_PATIENCE))?.body)
@@ -292,7 +293,7 @@ impl Processes {
         }
     }
 
-    /// What a failure to reach the signer means for a caller that wants a signature.
+    /// Turns a failure to reach the signer into the error of a signature.
     fn lost(&self, error: ProcessesError) -> SignError {
         match error {
             ProcessesError::Key(why) => why,
@@ -353,10 +354,11 @@ fn plan(public: &PublicKey) -> Plan {
         "signs only what extends what it signed last, and has that durable first".to_owned(),
         "in plain form, handshakes of TLS only: a client's, and a server's where clients meet".to_owned(),
     ];
-    // The one of networks for the options and addresses of streams; it is handed nothing that listens.
+    // The network permission is needed for options and addresses of streams; the process gets no listening
+    // socket.
     let permissions = [Permission::Threads, Permission::Reactor, Permission::Network, Permission::Datagrams];
     let mut network = ComponentPlan::new(NETWORK, Profile::with_permissions(&permissions));
-    // Requests and answers under way, up to 64 MiB each, on their way in and out.
+    // Memory for requests and answers under way, up to 64 MiB each, in both directions.
     network.profile.memory_bytes_max = 1 << 30;
     network.profile.mapped_bytes_max = 1 << 30;
     network.profile.threads_max = 64;
@@ -380,7 +382,8 @@ fn plan(public: &PublicKey) -> Plan {
     }
 }
 
-/// Opens the record for one signer alone. That of a process that has just ended may be on its way out.
+/// Opens the record exclusively, for one signer. The signer of a process that has just ended may take a
+/// moment to end.
 pub(super) fn open_record(path: &Path) -> Result<OwnedFd, ProcessesError> {
     let failed = |source: io::Error| ProcessesError::File { path: path.to_owned(), source };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -1,8 +1,9 @@
-//! The main process's end of a connection that the network process carries: requests go out as bytes, answers come back
-//! as bytes and are decoded here.
+//! The main process's end of a connection to a server that the network process carries: requests go out as
+//! bytes; answers come back as bytes and are decoded here.
 //!
-//! Nothing that process says is believed further than a server would be. If it dies, what was under way has an unknown
-//! outcome, as after a lost connection, and it is started anew; if it sends what no honest one sends, it is ended first.
+//! The network process is trusted no more than a server. If it dies, running requests have an unknown
+//! outcome, as after a lost connection, and the process is restarted. If it sends something that no honest
+//! one sends, it is ended first.
 
 use super::frames::{self, HEADER_BYTES, Header};
 use super::key::Processes;
@@ -27,33 +28,33 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// The network process keeps deadlines; one that does not is not waited for much longer.
+/// How much longer than the deadline to wait for the network process, which watches deadlines itself.
 const GRACE: Duration = Duration::from_millis(500);
-/// The first attempt to connect has its own end, however short a deadline is.
+/// Time added for the first attempt to connect, however short a deadline is.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(25);
-/// A network process that does not take a request for this long is stuck.
+/// A network process counts as stuck if it does not take a request for this long.
 const STUCK: Duration = Duration::from_secs(30);
-/// Longest wait for figures.
+/// Longest wait for traffic figures.
 const FIGURES: Duration = Duration::from_millis(500);
-/// Buffers that are kept, and how large one may be: that of a batch of blocks.
+/// Most spare buffers, and the most bytes of one: those of a batch of blocks.
 const SPARE_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 2 << 20;
-/// Pause before a network process that crashed is started again.
+/// Pause before a crashed network process is restarted.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What became of a request to the network process.
+/// The result of a request to the network process.
 enum CallResult {
-    /// The answer, and what a trace says of it.
+    /// The answer, with data about the exchange for traces.
     Answer(Vec<u8>, Exchange),
     Failed(RpcError),
 }
 
-/// How the network process came by an answer.
+/// How the network process got an answer.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
-    /// What it took there and beyond.
+    /// Time from the request's arrival in the network process to the answer.
     took: Duration,
-    /// The number of the request on its link, by which the server's log calls it.
+    /// Number of the request on the link to the server, as in the server's log.
     id: u64,
 }
 
@@ -73,13 +74,13 @@ type Waiting = HashMap<u64, SyncSender<CallResult>>;
 /// A stream to a network process, which ends with that process.
 struct NetworkStream {
     writer: Mutex<UnixStream>,
-    /// `None` once it has ended.
+    /// `None` once the stream has ended.
     waiting: Arc<Mutex<Option<Waiting>>>,
-    /// Whether part of a frame was written and not the rest.
+    /// Whether only part of a frame was written.
     broken: AtomicBool,
 }
 
-/// Buffers of requests and answers, kept for the next ones.
+/// Spare buffers of requests and answers.
 #[derive(Default)]
 struct SpareBuffers(Mutex<Vec<Vec<u8>>>);
 
@@ -101,11 +102,11 @@ impl SpareBuffers {
 pub(super) struct Link {
     processes: Arc<Processes>,
     order: Box<dyn Fn(u64) -> OpenRequest + Send + Sync>,
-    /// The highest number of a list of server keys that was seen.
+    /// The highest sequence number of a list of server keys seen.
     sequence: AtomicU64,
     line: Mutex<Option<Arc<NetworkStream>>>,
     standing: Arc<Mutex<ConnectionStatus>>,
-    /// Bytes sent and received by the network processes before this one.
+    /// Bytes sent and received by earlier network processes.
     past: Arc<Mutex<(u64, u64)>>,
     next: AtomicU64,
     spare: Arc<SpareBuffers>,
@@ -171,7 +172,8 @@ impl Link {
             .spawn(move || {
                 let offence = read_frames(reader, &waiting, &standing, &spare);
                 {
-                    // Before the line counts as closed, so that this is not said of the next one.
+                    // This comes before the stream counts as closed, so that it does not affect the status of
+                    // the next one.
                     let (mut standing, mut past) = (standing.lock(), past.lock());
                     standing.is_connected = false;
                     standing.is_over_quic = None;
@@ -189,7 +191,7 @@ impl Link {
         Ok(opened)
     }
 
-    /// Sends a frame and waits for what comes, by whatever process there is or can be had.
+    /// Sends a frame over the present stream, or a new one, and waits for the answer.
     fn exchange(&self, kind: u8, head: &[u8], body: &[u8], end: Instant) -> Result<Vec<u8>, RpcError> {
         let came = self.ask(&*self.line()?, kind, head, body, end);
         if let Some((_, list)) =
@@ -200,7 +202,7 @@ impl Link {
         came
     }
 
-    /// Sends a frame and waits for its answer.
+    /// Sends a frame over a stream, and waits for the answer.
     fn ask(
         &self,
         line: &NetworkStream,
@@ -266,7 +268,7 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Waits until something comes, the stream ends, the time is up, or whoever waits was interrupted.
+/// Waits until an answer comes, the stream ends, the time is up, or the caller is interrupted.
 fn wait_for(answered: &Receiver<CallResult>, end: Instant) -> Result<Vec<u8>, RpcError> {
     let can_be_raised = interrupt::can_be_raised();
     loop {
@@ -317,14 +319,14 @@ impl NetworkStream {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // The reader's thread holds its own copy of the stream.
+        // The reader's thread has its own copy of the stream.
         if let Some(line) = self.line.lock().take() {
             let _ = line.writer.lock().shutdown(std::net::Shutdown::Both);
         }
     }
 }
 
-/// Reads until the end; what the other end did wrong, if that was it.
+/// Reads frames until the stream ends; returns the offence of the other end, if that was the reason.
 fn read_frames(
     mut reader: UnixStream,
     waiting: &Mutex<Option<HashMap<u64, SyncSender<CallResult>>>>,
@@ -362,7 +364,7 @@ fn read_frames(
             },
         };
         let wanted = waiting.lock().as_mut().and_then(|waiting| waiting.remove(&id));
-        // An answer that nobody waits for changes nothing.
+        // An answer without a waiting caller has no effect.
         if let Some(wanted) = wanted {
             let _ = wanted.try_send(came);
         }
@@ -381,7 +383,7 @@ impl Remote for Link {
         let mut all = pin!(collect_blocks(request, response, more));
         match all.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
-            // The future waits for nothing but `more`, which blocks.
+            // The future awaits only `more`, which blocks.
             Poll::Pending => Err(RpcError::Closed),
         }
     }
@@ -395,7 +397,7 @@ impl Remote for Link {
     }
 
     fn traffic(&self) -> (u64, u64) {
-        // Figures that the network process sends unasked are a little old.
+        // Figures that the network process sends on its own may be out of date.
         let line = self.line.lock().clone();
         if let Some(line) = line.filter(|line| line.is_open()) {
             let _ = self.ask(&line, frames::ASK, &[], &[], Instant::now() + FIGURES);
@@ -443,7 +445,7 @@ impl Remote for Link {
     }
 }
 
-/// The moment of a deadline, or the latest one that the clock has.
+/// The time of a deadline, or one in the far future if the clock cannot represent it.
 fn end_of(deadline: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(deadline).unwrap_or(now + Duration::from_secs(1 << 32))
@@ -455,7 +457,7 @@ mod tests {
 
     type Waiting = Mutex<Option<HashMap<u64, SyncSender<CallResult>>>>;
 
-    /// Reads what a hostile network process wrote; what it was found to have done.
+    /// Reads frames written by a hostile network process; returns the offence that was found.
     fn read(bytes: &[u8], waiting: &Waiting) -> Option<&'static str> {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let bytes = bytes.to_vec();
@@ -471,7 +473,7 @@ mod tests {
         [&Header::encode(kind, id, body.len())[..], body].concat()
     }
 
-    /// Garbage is an offence, an end is an end, and neither is an answer to anybody.
+    /// Proves: garbage is an offence, the end of the stream is not, and neither is an answer to any caller.
     #[test]
     fn a_hostile_network_process() {
         let (sender, answered) = sync_channel(1);
@@ -485,7 +487,7 @@ mod tests {
         assert!(read(&frame(frames::ANSWER, 5, b"x"), &waiting).is_some());
         assert!(read(&frame(frames::STANDING, 0, &[0xff; 40]), &waiting).is_some());
         assert!(answered.try_recv().is_err(), "nobody was answered");
-        // Answers to nobody, and a second one to somebody, change nothing.
+        // Answers without a caller, and a second answer to a caller, have no effect.
         let some = [
             frame(frames::ANSWER, 6, b"nobody asked\x07\0\0\0\x09\0\0\0\0\0\0\0"),
             frame(frames::ANSWER, 5, b"first\x07\0\0\0\x09\0\0\0\0\0\0\0"),
@@ -496,7 +498,7 @@ mod tests {
         assert!(answered.try_recv().is_err());
     }
 
-    /// Random bytes end the reading, with or without an offence, and never panic.
+    /// Proves: random bytes end the reading, with or without an offence, and never cause a panic.
     #[test]
     fn random_bytes() {
         let mut seed = 1u64;

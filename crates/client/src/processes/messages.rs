@@ -1,5 +1,5 @@
-//! Messages between the client's processes. They are bounded and canonical, and each process checks what it receives.
-//! The module is public so that tests can play a hostile process.
+//! Messages between the client's processes. They are bounded and canonical, and each process checks those it
+//! receives. The module is public so that tests can play a hostile process.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
@@ -13,12 +13,12 @@ use holdfast_protocol::structure::Structure;
 use holdfast_protocol::warrant::Change;
 use holdfast_rpc::RpcError;
 
-/// The process that keeps the key.
+/// Name of the process that has the key.
 pub const SIGNER: &str = "signer";
-/// The process that reads what the network sends.
+/// Name of the process that reads from the network.
 pub const NETWORK: &str = "network";
 
-/// Port on which the main process asks for signatures.
+/// Port on which the main process requests signatures.
 pub const SIGN: &str = "sign";
 /// Port on which the network process asks for signatures of handshakes.
 pub const HANDSHAKE: &str = "handshake";
@@ -30,37 +30,38 @@ pub const ORDERS: &str = "orders";
 /// Port on which the network process asks for sockets.
 pub const SOCKETS: &str = "sockets";
 
-/// Bytes of one packet's part of something longer.
+/// Most bytes of a message's part in one packet.
 pub const PART_BYTES: usize = 60 << 10;
-/// Most bytes of what is put together from parts: a certificate with all its deltas, and a structure.
+/// Most bytes of a message assembled from parts: a certificate with all its deltas, and a structure.
 pub const WHOLE_BYTES_MAX: usize = 8 << 20;
-/// A bound that no message of a handshake reaches.
+/// Bound in bytes that no message of a handshake reaches.
 pub const HANDSHAKE_BYTES_MAX: usize = 256;
 
-/// From the main process to the signer.
+/// A request of the main process to the signer.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum SignerRequest {
     /// The next part of a long message.
     Part(Vec<u8>),
-    /// The key, once: the parts before are what this machine remembers of its signatures, if there are any. With it come
-    /// a pipe that holds the seed, and the file for what is signed, as far as they are named here.
+    /// Hands over the key, once. The parts before are the main process's record of signatures, if there is
+    /// one. Files come along: a pipe with the seed, and the file for the signer's record, as far as they are
+    /// needed.
     Begin {
-        /// The key, and where it is.
+        /// Where the key is.
         key: KeyLocation,
-        /// The file system in which it signs; `None`: it signs handshakes only, and there is no file.
+        /// The file system in which it signs. `None`: it signs handshakes only, and has no record file.
         file_system: Option<Digest>,
     },
-    /// Sign what the parts before say: a list of [`SigningPayload`].
+    /// Sign the payloads in the parts before: a list of [`SigningPayload`].
     Sign,
-    /// Go over to the epoch of the last of these restores: the parts before are what this machine makes of the state that
-    /// is left.
+    /// Enter the epoch of the last of these restores. The parts before are the mandate that the main process
+    /// computed from the remaining state.
     GoOver {
         /// The superuser who declared the restores.
         superuser: PublicKey,
-        /// All restores of the file system, first to last.
+        /// All restores of the file system, in order.
         restores: Vec<Restore>,
     },
-    /// From now on other clients may connect to this one: sign the handshakes of a TLS server, too.
+    /// Other clients may connect to this one from now on: also sign the handshakes of a TLS server.
     MeetPeers,
 }
 
@@ -71,14 +72,14 @@ pub enum KeyLocation {
     Pipe,
     /// The key is in an agent.
     Agent {
-        /// What the agent is called in messages.
+        /// Name of the agent, for messages.
         name: String,
         /// The public half of the key.
         public: PublicKey,
     },
 }
 
-/// From the signer to the main process.
+/// A reply of the signer to the main process.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum SignerReply {
     /// The part was taken: send the next one.
@@ -90,42 +91,42 @@ pub enum SignerReply {
         /// The highest number of an operation that was signed.
         number: u64,
     },
-    /// Signatures of all that was asked for, in the same sequence.
+    /// The requested signatures, in the order of the payloads.
     Signed(Vec<Signature>),
     /// Nothing was signed, for this reason.
     NotSigned(SignError),
 }
 
-/// From the main process to the network process.
+/// A request of the main process to the network process.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum NetworkRequest {
-    /// Make a connection to a server.
+    /// Connect to a server.
     Open(OpenRequest),
-    /// Make a connected socket a channel to another client ([`super::handshakes`]). With it come a stream and the
-    /// socket.
+    /// Turn a connected socket into a channel to another client ([`super::handshakes`]). Files: a stream, and
+    /// the socket.
     Meet(MeetRequest),
-    /// Read what clients say to all of a network. With it come a stream and a socket for datagrams.
+    /// Receive the beacons of clients on the local network. Files: a stream, and a datagram socket.
     HearBeacons {
         /// The file system whose beacons are wanted.
         file_system: Digest,
     },
 }
 
-/// A socket that is connected to another client.
+/// Describes a socket that is connected to another client.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub struct MeetRequest {
     /// The key with which the signer signs handshakes.
     pub public: PublicKey,
-    /// The file system that both know.
+    /// The file system that both clients use.
     pub file_system: Digest,
-    /// The key that the peer must prove, if this machine made the connection.
+    /// The key that the peer must prove, if this client made the connection.
     pub expected: Option<PublicKey>,
 }
 
-/// Result of a handshake with a peer: the first message in its stream, after its length as `u32`.
+/// Result of a handshake with a peer: the first message on its stream, after its length as `u32`.
 pub type PeerIntroduction = Result<PublicKey, String>;
 
-/// A beacon that was heard: the address it came from, and what it says.
+/// A beacon that was received, with its sender's address.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub struct HeardBeacon {
     /// IP address, 4 or 16 bytes.
@@ -136,37 +137,37 @@ pub struct HeardBeacon {
     pub port: u16,
 }
 
-/// Be a connection to a server. With it come a stream, over which requests and answers go ([`super::frames`]),
-/// and something to ask the kernel for counters with, if there is any.
+/// Asks for a connection to a server. Files: a stream for requests and answers ([`super::frames`]), and a
+/// socket for asking the kernel for counters, if there is one.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub struct OpenRequest {
     /// The key with which the signer signs handshakes.
     pub public: PublicKey,
-    /// Servers by their places in the main process's list, and what they are called.
+    /// The servers: the position of each in the main process's list, and its address as text.
     pub servers: Vec<(u16, String)>,
-    /// The file system that a server must serve, and the lowest number of its list.
+    /// The file system that a server must serve, and the lowest accepted sequence number of its list of keys.
     pub proof: Option<(Digest, u64)>,
     /// Transport: 0 for TCP, 1 for QUIC, 2 for the better of the two.
     pub transport: u8,
 }
 
-/// The network process's request for a socket; servers are given by their position in the list.
+/// A request of the network process for a socket. Servers are given by their position in the list.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum SocketRequest {
-    /// A connection over TCP to the server of this number in the list.
+    /// A TCP connection to the server at this position.
     Tcp(u16),
-    /// A socket for datagrams.
+    /// A datagram socket.
     Udp,
-    /// The addresses of a server, instead of a socket.
+    /// The addresses of the server at this position, instead of a socket.
     Addresses(u16),
 }
 
 /// Reply to a request for a socket.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum SocketReply {
-    /// A socket. Whether the system has the congestion control that bears losses.
+    /// A socket.
     Socket {
-        /// Whether the system has BBR.
+        /// Whether the system has BBR, a congestion control that tolerates losses.
         bbr: bool,
     },
     /// Addresses: 4 or 16 bytes, and a port.
@@ -175,8 +176,8 @@ pub enum SocketReply {
     None(String),
 }
 
-/// How the connection is, as the network process says. Nothing is decided by it but words, sizes, and
-/// whether the server is asked once more.
+/// The status of a connection, as reported by the network process. It only affects texts, sizes, and whether
+/// the server is asked once more.
 #[derive(Clone, Default, PartialEq, BorshSerialize, BorshDeserialize)]
 pub struct ConnectionStatus {
     /// The server's first message.
@@ -199,7 +200,7 @@ pub struct ConnectionStatus {
     pub estimate: Option<(u64, Option<u64>, Option<u64>, u32)>,
 }
 
-/// Something that is to be signed, as a whole.
+/// A complete message to be signed.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum SigningPayload {
     /// The certificate of an operation.
@@ -219,7 +220,8 @@ pub enum SigningPayload {
 }
 
 impl SigningPayload {
-    /// As the mandate judges it. What its signature covers is computed here, from the whole.
+    /// The request as the mandate judges it. The bytes that the signature covers are computed here, from the
+    /// whole message.
     pub fn ask(&self) -> SignRequest {
         match self {
             SigningPayload::Certificate(certificate) => certificate.ask(),
@@ -232,10 +234,10 @@ impl SigningPayload {
         }
     }
 
-    /// The encoding of a list of things, from what their signers have at hand.
+    /// The encoding of a list of messages, from signing requests.
     ///
     /// # Errors
-    /// Something else is to be signed.
+    /// A request is for something else than these kinds of messages.
     pub fn encode_all(asks: &[SignRequest]) -> Result<Vec<u8>, SignError> {
         let mut bytes = (asks.len() as u32).to_le_bytes().to_vec();
         for ask in asks {
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
     use holdfast_crypto::{decode, encode};
 
-    /// The encoding made of parts is the one that is read.
+    /// Proves: the encoding made from signing requests decodes to the same messages.
     #[test]
     fn things_as_they_are_read() {
         let keys = ServerKeys { file_system: Digest([1; 32]), sequence: 3, keys: Vec::new() };

@@ -1,14 +1,15 @@
-//! The client in parts: the main process, which has files and the kernel's requests; the *signer*, which alone has the
-//! device's key; and the *network* process, which alone reads what the network sends.
+//! The client's processes: the *main* process, which has files and the kernel's requests; the *signer*, which
+//! alone has the device's key; and the *network* process, which alone reads from the network.
 //!
 //! ```text
 //! main ──sign── signer ──handshake── network ── server
 //!   └────────────── requests, answers ──┘
 //! ```
 //!
-//! The two are sandboxed ([`holdfast_components`]): no files, no network but sockets that are handed to them, no
-//! programs. The main process starts them before anything of the network is read, hands over the key unread where it
-//! can, and is not trusted with it. Where the system cannot make sandboxes nothing is started, and the reason is told.
+//! The latter two are sandboxed ([`holdfast_components`]): no files, no network except sockets that are
+//! handed to them, no programs. The main process starts them before anything is read from the network, hands
+//! over the key without reading it where possible, and does not have the key afterwards. Where the system
+//! cannot make sandboxes, nothing is started, and the reason is reported.
 //!
 //! See `docs/internals/processes.md`.
 

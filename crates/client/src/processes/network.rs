@@ -1,11 +1,12 @@
-//! The network process: TLS or QUIC, frames, multiplexing and the estimates of links, in a sandbox without keys and
-//! files. It cannot connect: sockets are made by the main process, for servers that one names, and for clients that are met
-//! ([`super::handshakes`]), and handed over. It signs nothing: the signer does, handshakes only.
+//! The network process: TLS or QUIC, frames, multiplexing and the estimates of links, in a sandbox without
+//! keys and files. It cannot connect: the main process makes the sockets, only to servers that it has named
+//! itself and to clients that are met ([`super::handshakes`]), and hands them over. It cannot sign: the
+//! signer does, and only handshakes.
 //!
-//! It carries requests and answers as bytes and looks into neither, save for a server's refusals. What it may do if it
-//! is taken over: drop, delay and repeat messages, and make up answers, as a lying server may, against which the main
-//! process checks everything; be this device towards servers, without being able to sign an operation; and send
-//! datagrams, if QUIC may be used.
+//! It carries requests and answers as bytes without looking into them, except for a server's refusals. If it
+//! is taken over, it can drop, delay and repeat messages, and invent answers like a dishonest server, which
+//! the main process checks for; it can act as this device towards servers, without being able to sign an
+//! operation; and it can send datagrams if QUIC is allowed.
 
 use super::frames::{self, HEADER_BYTES, Header};
 use super::handshakes;
@@ -33,11 +34,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// How long a handshake may wait for its signature: an agent may ask a person.
+/// Longest wait for a handshake's signature: an agent may ask a person.
 const SIGN_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest wait for a socket.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(20);
-/// How often the main process is sent the connection's status, if it changes.
+/// How often a changed connection status is sent to the main process.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// Entry point of the network process, as a component.
@@ -141,7 +142,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
         io::Result::Ok(())
     });
     let under_way: Arc<Mutex<HashMap<u64, AbortHandle>>> = Arc::default();
-    // The greeting that was told last: an answer may be signed by a key that only a newer one lists.
+    // The greeting sent last: an answer may be signed by a key that only a newer greeting lists.
     let greeted: Arc<Mutex<Option<Welcome>>> = Arc::default();
     let end = loop {
         let mut header = [0; HEADER_BYTES];
@@ -181,7 +182,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
             frames::WAIT if body.len() == 8 => tokio::spawn(async move {
                 let begun = Instant::now();
                 let outcome = connection.connected_by(milliseconds(&body)).await;
-                // The status goes first, so that whoever gets the answer knows it.
+                // The status goes first, so that the caller that gets the answer can rely on it.
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
                 ended.lock().remove(&id);
                 let _ = out.send(match outcome {
@@ -202,7 +203,8 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
             }
             _ => break Err(io::ErrorKind::InvalidData.into()),
         };
-        // One that is over already removed nothing and stays here, which is one word of memory until the stream ends.
+        // A task that has ended already has removed nothing and stays here: one word of memory until the
+        // stream ends.
         if !task.is_finished() {
             under_way.lock().insert(id, task.abort_handle());
         }
@@ -215,7 +217,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
     end
 }
 
-/// An answer with the time that it took since `begun`, and the number that the request had on its link to the server.
+/// Appends to an answer the time since `begun`, and the number of the request on its link to the server.
 fn timed(mut answer: Vec<u8>, begun: Instant, number: u64) -> Vec<u8> {
     let microseconds = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
     answer.extend_from_slice(&microseconds.to_le_bytes());
@@ -260,7 +262,7 @@ fn standing(connection: &Connection) -> ConnectionStatus {
     }
 }
 
-/// The device's key, which the signer process has.
+/// The device's key, used through the signer process.
 struct RemoteKey {
     public: PublicKey,
     handshakes: Handshakes,
@@ -305,7 +307,7 @@ impl MainProcessSockets {
         self.places.get(address).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Waits for the main process on a thread of its own: connecting may take long.
+    /// Waits for the main process on a separate thread, since connecting may take long.
     async fn ask(&self, wanted: SocketRequest) -> io::Result<(SocketReply, Option<OwnedFd>)> {
         let source = Arc::clone(&self.source);
         let asked = tokio::task::spawn_blocking(move || ask(&source, &wanted)).await;

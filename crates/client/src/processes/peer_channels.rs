@@ -1,7 +1,7 @@
-//! The main process's part of channels between clients: it makes and accepts connections, which it does not read, has
-//! the network process make channels of them, and gets messages through that process.
+//! The main process's part of channels between clients: it makes and accepts connections without reading from
+//! them, has the network process turn them into channels, and gets messages through that process.
 //!
-//! A message is believed no further than its signatures: see [`holdfast_protocol::peers`].
+//! A message is trusted no further than its signatures: see [`holdfast_protocol::peers`].
 
 use super::key::{Processes, ProcessesError};
 use super::messages::{HeardBeacon, MeetRequest, NetworkRequest, PeerIntroduction};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a handshake with a peer may take; the network process ends it before.
+/// How long a handshake with a peer may take. The network process has a shorter limit.
 const INTRODUCTION: Duration = Duration::from_secs(90);
-/// The channel to a peer that takes no message for this long is closed.
+/// A channel to a peer that takes no message for this long is closed.
 const STUCK: Duration = Duration::from_secs(5);
-/// Longest introduction, or beacon.
+/// Longest introduction or beacon, in bytes.
 const SMALL_BYTES_MAX: usize = 4 << 10;
 
 /// A channel to a peer that has proven its key.
@@ -31,7 +31,7 @@ pub(crate) struct PeerChannel {
 }
 
 impl PeerChannel {
-    /// Sets how long `receive` waits; `None` for ever.
+    /// Sets how long `receive` waits; `None`: without limit.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         self.stream.set_read_timeout(patience)
     }
@@ -49,23 +49,23 @@ impl PeerChannel {
         decode(&heard).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
     }
 
-    /// Closes the channel, also for a thread that waits for a message.
+    /// Closes the channel, even while another thread waits for a message.
     pub(crate) fn hang_up(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
 impl Processes {
-    /// Lets other clients connect to this one, as far as the signer is concerned.
+    /// Makes the signer sign handshakes with clients that connect to this one.
     pub(crate) fn welcome_peers(&self) -> Result<(), ProcessesError> {
         self.meets_peers()
     }
 
-    /// Makes a connection a channel to another client of a file system: to the one with the key that is `expected`, or
-    /// to whoever has connected to this one.
+    /// Turns a connection into a channel to another client of a file system: the one with the `expected` key,
+    /// or, without one, the client that has connected to this one.
     ///
     /// # Errors
-    /// In words.
+    /// A description.
     pub(crate) fn meet(
         &self,
         socket: TcpStream,
@@ -94,10 +94,10 @@ impl Processes {
         Ok(PeerChannel { peer, stream })
     }
 
-    /// Hears beacons that come to `socket`, until the stream is dropped or the network process ends.
+    /// Receives beacons that come to `socket`, until the stream is dropped or the network process ends.
     ///
     /// # Errors
-    /// In words.
+    /// A description.
     pub(crate) fn hear_beacons(
         &self,
         socket: UdpSocket,
@@ -116,19 +116,19 @@ impl Processes {
     }
 }
 
-/// The stream of beacons that the network process hears.
+/// The stream of beacons that the network process receives.
 pub(crate) struct BeaconStream {
     stream: UnixStream,
     is_over: Arc<AtomicBool>,
 }
 
 impl BeaconStream {
-    /// Another handle of the stream, by which another thread can close it.
+    /// Another handle of the stream, with which another thread can close it.
     pub(crate) fn try_clone(&self) -> io::Result<BeaconStream> {
         Ok(BeaconStream { stream: self.stream.try_clone()?, is_over: self.is_over.clone() })
     }
 
-    /// Waits for the next beacon: number of the device, and its address.
+    /// Waits for the next beacon: the number of the device, and its address.
     pub(crate) fn receive(&self) -> io::Result<(u32, SocketAddr)> {
         let bytes = read_bounded(&self.stream, SMALL_BYTES_MAX)?;
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
@@ -140,19 +140,19 @@ impl BeaconStream {
         Ok((heard.device, SocketAddr::from((ip, heard.port))))
     }
 
-    /// Whether it goes on: the network process may have ended, and been started anew.
+    /// Whether it is still open: the network process may have ended and been restarted.
     pub(crate) fn is_open(&self) -> bool {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Closes the stream, so that whoever reads from it ends.
+    /// Closes the stream, so that a thread that reads from it ends.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// Reads something with its length before it. Memory grows with what has come.
+/// Reads a message with its length before it. Memory grows only with the bytes that have come.
 fn read_bounded(stream: &UnixStream, most: usize) -> io::Result<Vec<u8>> {
     let mut stream = stream;
     let mut length = [0; 4];
@@ -178,7 +178,8 @@ mod tests {
         (PeerChannel { peer: PublicKey([1; 32]), stream: ours }, theirs)
     }
 
-    /// Proves: words come as they were said; what is too long, cut off or no word ends the hearing.
+    /// Proves: messages arrive as they were sent; a message that is too long, cut off or invalid ends the
+    /// channel.
     #[test]
     fn words_and_what_are_none() {
         let (visit, theirs) = pair();

@@ -1,14 +1,14 @@
-//! Reads and replaces the signer's record, for the export and import of a state. It must not be open in a signer.
+//! Reads and replaces the signer's record, for the export and import of a state. No signer may have it open.
 
 use super::key::{FILE, open_record};
 use super::two_slot_file::TwoSlotFile;
 use std::io;
 use std::path::Path;
 
-/// What the signer remembers in a state directory; `None` if there is nothing.
+/// The signer's record in a state directory; `None` if there is none.
 ///
 /// # Errors
-/// It is in use, damaged, or cannot be read.
+/// The record is in use, damaged, or cannot be read.
 pub fn read(state_dir: &Path) -> io::Result<Option<Vec<u8>>> {
     let path = state_dir.join(FILE);
     if !path.exists() {
@@ -18,14 +18,14 @@ pub fn read(state_dir: &Path) -> io::Result<Option<Vec<u8>>> {
     TwoSlotFile::open(file).map(|(_, record)| record)
 }
 
-/// Puts this in its place, durably; with `None` there is nothing, and the signer begins from the state.
+/// Replaces the record durably. With `None` it is removed, and the next signer starts from the state.
 ///
 /// # Errors
-/// It is in use, or cannot be written.
+/// The record is in use, or cannot be written.
 pub fn replace(state_dir: &Path, record: Option<&[u8]>) -> io::Result<()> {
     let path = state_dir.join(FILE);
     if path.exists() {
-        // Held for as long as this takes, so that no signer begins with it.
+        // The lock is held until the end, so that no signer starts with the record meanwhile.
         let _held = open_record(&path).map_err(io::Error::other)?;
         std::fs::remove_file(&path)?;
     }

@@ -1,11 +1,12 @@
-//! The signer: alone has the device's key, and uses it as its [`Mandate`] says.
+//! The signer: the only process with the device's key, which it uses as its [`Mandate`] allows.
 //!
-//! It reads nothing from the network and opens nothing. The key comes through a pipe that only it reads; what it signed
-//! is durable in a file that only it has open, before a signature leaves. Two ask it: the main process, for what the
-//! protocol signs, and the network process, for handshakes of TLS. Neither can have signed what the other may.
+//! It reads nothing from the network and opens nothing. The key comes through a pipe that only it reads. Its
+//! record of signatures is durable in a file that only it has open, before a signature is given out. Two
+//! processes request signatures: the main process, for messages of the protocol; and the network process, for
+//! TLS handshakes. Neither can get signatures meant for the other.
 //!
-//! Attack answered: whoever takes over the process that mounts, or the one that reads from the network, gets signatures
-//! only for as long as he is there, and no two that contradict each other.
+//! Attack answered: an intruder in the process that mounts, or in the one that reads from the network, gets
+//! signatures only while the intrusion lasts, and no two that contradict each other.
 
 use super::messages::{
     AGENT, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyLocation, SIGN, SignerReply, SignerRequest, SigningPayload,
@@ -51,7 +52,7 @@ pub(super) fn main(context: Context) -> ExitCode {
 
 struct State {
     agent: Arc<Asker<(), Result<(), String>>>,
-    /// The parts of a long message that came so far.
+    /// The parts of a long message received so far.
     part: Vec<u8>,
     key: Option<Box<dyn KeyHolder>>,
     mandate: Option<(Mandate, TwoSlotFile)>,
@@ -94,7 +95,7 @@ impl State {
         outcome.unwrap_or_else(SignerReply::NotSigned)
     }
 
-    /// Takes the key and what is known of its signatures; possible only once.
+    /// Takes the key and the main process's record of its signatures; possible only once.
     fn begin(
         &mut self,
         known: &[u8],
@@ -131,7 +132,7 @@ impl State {
         let things: Vec<SigningPayload> = decode(things).map_err(|error| refused(&error.to_string()))?;
         let asks: Vec<SignRequest> = things.iter().map(SigningPayload::ask).collect();
         let after = mandate.judge(&asks).map_err(|why| refused(&why.to_string()))?;
-        // An agent may refuse; then no number is used up.
+        // An agent may refuse; in that case no number is used up.
         let signatures = key.try_sign_all(&asks)?;
         if after != *mandate {
             let kept = keep.write(&after.to_bytes());
@@ -141,7 +142,7 @@ impl State {
         Ok(signatures)
     }
 
-    /// Signs in the epoch after a restore that the superuser has declared, and no more in those before.
+    /// Signs in the epoch after a restore that the superuser has declared, and no longer in earlier ones.
     fn enter_epoch(
         &mut self,
         next: &[u8],
@@ -184,7 +185,7 @@ fn read_seed(pipe: OwnedFd) -> Result<SigningKey, SignError> {
     Ok(SigningKey::from_seed(&seed))
 }
 
-/// The mandate of the signer's own file, or the one that the main process remembers: whichever knows of more.
+/// The mandate from the signer's own file or the one from the main process, whichever includes more.
 fn mandate(
     file_system: &Digest,
     public: &PublicKey,
@@ -204,12 +205,12 @@ fn mandate(
     let known = if known.is_empty() { None } else { Some(read(known)?) };
     let kept = found.map(|bytes| read(&bytes)).transpose()?;
     let mandate = match (kept, known) {
-        // Only one of the two has taken up a restore; it is taken up again.
+        // Only one of the two records has taken up a restore; it is taken up again.
         (Some(kept), Some(known)) if kept.epoch() != known.epoch() => return Ok((kept, keep)),
         (Some(kept), Some(known)) if kept.contradicts(&known) => {
             return Err(unusable(&"it and the state of this device differ about the last operation"));
         }
-        // Signed by a version without a signer, or the file was put back.
+        // The operation was signed by a version without a signer, or the file was restored to an older state.
         (Some(kept), Some(known)) if known.number() > kept.number() => known.with_warrants_of(&kept),
         (Some(kept), _) => return Ok((kept, keep)),
         (None, Some(known)) => known,
@@ -219,7 +220,7 @@ fn mandate(
     Ok((mandate, keep))
 }
 
-/// A key in an agent, over connections that the main process makes, one for each question.
+/// A key in an agent, used over connections that the main process makes, one for each request.
 struct AgentKey {
     name: String,
     public: PublicKey,

@@ -1,5 +1,6 @@
-//! Makes sockets in the main process for the other two, which may not: to the servers that it named, and to the SSH
-//! agent. A request has an index into the main process's own list, never an address.
+//! Makes sockets in the main process for the other two processes, which may not: to the servers that the main
+//! process named, and to the SSH agent. A request has a position in the main process's own list, never an
+//! address.
 
 use super::agent::connect_to_agent;
 use super::messages::{AGENT, SOCKETS, SocketReply, SocketRequest};
@@ -15,16 +16,16 @@ use std::time::{Duration, Instant};
 
 /// How long connecting may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Number of connections that are made at the same time.
+/// Number of connections made at the same time.
 const THREADS: usize = 4;
-/// Most servers of one key; commands know one or two.
+/// Most servers of one key; commands use one or two.
 const SERVERS_MAX: usize = 64;
 
-/// Servers that may be connected to.
+/// The servers that may be connected to.
 #[derive(Default)]
 pub(super) struct Servers {
     known: Vec<ServerAddress>,
-    /// Whether anything may go over QUIC.
+    /// Whether QUIC may be used.
     datagrams: bool,
 }
 

@@ -1,12 +1,13 @@
-//! The file in which the signer remembers what it signed: two slots, written in turn, so that one of them is whole
+//! The file of the signer's record. It has two slots, written alternately, so that one of them is intact
 //! whenever power fails.
 //!
 //! ```text
 //! at 0 and at 4 MiB:  magic "hfsigned" | sequence u64 | length u32 | digest (32) | bytes        little endian
 //! ```
 //!
-//! What is read is the last record whose writing returned, or a later one whose signature has not left. A file in which
-//! a record was begun and none is whole is new; one with two damaged records is refused.
+//! The record read is the last one whose writing returned, or a later one whose signature was not given out.
+//! If a first record was begun and no record is intact, the file counts as new. A file with two damaged
+//! records is refused.
 
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use rustix::fs::fdatasync;
@@ -26,7 +27,7 @@ pub(super) struct TwoSlotFile {
     sequence: u64,
 }
 
-/// What was read from one slot.
+/// The content of one slot.
 enum SlotContent {
     Nothing,
     Damaged,
@@ -38,10 +39,10 @@ fn digest(sequence: u64, bytes: &[u8]) -> Digest {
 }
 
 impl TwoSlotFile {
-    /// Reads the last record; none in a new file.
+    /// Reads the last record; `None` in a new file.
     ///
     /// # Errors
-    /// It cannot be read, or both records are damaged.
+    /// The file cannot be read, or both records are damaged.
     pub(super) fn open(file: OwnedFd) -> io::Result<(TwoSlotFile, Option<Vec<u8>>)> {
         let mut damaged = 0;
         let mut newest: Option<(u64, Vec<u8>)> = None;
@@ -68,7 +69,7 @@ impl TwoSlotFile {
     /// Writes a record, durably.
     ///
     /// # Errors
-    /// It may be there, or not.
+    /// The record may have been written or not.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > RECORD_BYTES_MAX {
             return Err(io::Error::new(
@@ -76,7 +77,7 @@ impl TwoSlotFile {
                 "what this key has signed is too long to keep",
             ));
         }
-        // Whatever happens to this attempt, the next one goes to the other place only if this one is whole.
+        // Whatever happens to this attempt, the next one uses the other slot only if this one is intact.
         let sequence = self.sequence + 1;
         let mut record = Vec::with_capacity(HEADER_BYTES + bytes.len());
         record.extend_from_slice(MAGIC);
@@ -142,7 +143,8 @@ mod tests {
         TwoSlotFile::open(file.try_clone().expect("cloned").into())
     }
 
-    /// What is read back is what was written last; with that one damaged, the one before; with both, nothing is.
+    /// Proves: the last record written is read back; if it is damaged, the one before; if both are, the file
+    /// is refused.
     #[test]
     fn the_last_whole_record() {
         let file = tempfile::tempfile().expect("a file");
@@ -152,7 +154,7 @@ mod tests {
             keep.write(&vec![round; 1000 * usize::from(round)]).expect("written");
             assert_eq!(open(&file).expect("whole").1, Some(vec![round; 1000 * usize::from(round)]));
         }
-        // The last is sequence 5, at the second place.
+        // The last record is number 5, in the second slot.
         let last = PLACE_BYTES + HEADER_BYTES as u64 + 7;
         file.write_all_at(&[0xff], last).expect("damaged");
         let (mut keep, found) = open(&file).expect("one is whole");
@@ -165,7 +167,8 @@ mod tests {
         assert!(keep.write(&vec![0; RECORD_BYTES_MAX + 1]).is_err());
     }
 
-    /// A file in which the first record was cut off anywhere is a new one: nothing signed has left.
+    /// Proves: a file in which the first record was cut off anywhere counts as new: no signature was given
+    /// out.
     #[test]
     fn a_first_record_cut_off() {
         let whole = tempfile::tempfile().expect("a file");

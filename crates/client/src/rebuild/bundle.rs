@@ -1,13 +1,13 @@
-//! All that one machine knows of a file system, in one file: what a device has accepted, the leaves of the log that it
-//! kept, and the blocks of its cache that the view refers to.
+//! Bundles: everything that one machine has of a file system, in one file. It has what a device has accepted,
+//! the leaves of the log that it stored, and the blocks of its cache to which the view refers.
 //!
 //! ```text
 //! magic "hfbundle" | format u8 | file system (32) | records: kind u8, length u32, borsh | last record: the end
 //! kinds: 1 statement   2 leaves: first u64, leaves   3 block: address, block   0 end: blocks u64
 //! ```
 //!
-//! A file that breaks off has no end, and is refused: the one who made it would not know what is missing in it.
-//! Limits: a statement of 64 MiB, other records of 8 MiB. Nothing in it is believed: see [`super`].
+//! A file that breaks off has no end record and is refused, since its author would not know what is missing.
+//! Limits: a statement of 64 MiB, other records of 8 MiB. Nothing in it is trusted: see [`super`].
 
 use crate::statement::Statement;
 use holdfast_content::StoredBlock;
@@ -36,7 +36,7 @@ pub enum BundleError {
     Io {
         /// Path of the bundle.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is not a bundle, is damaged, or was not finished.
@@ -44,12 +44,12 @@ pub enum BundleError {
     Damaged {
         /// Path of the bundle.
         path: PathBuf,
-        /// Why it cannot be used, in words.
+        /// Why it cannot be used.
         why: String,
     },
 }
 
-/// A bundle that is being written; the file gets its name when it is finished.
+/// A bundle being written. The file gets its final name when it is finished.
 pub struct BundleWriter {
     file: BufWriter<File>,
     to: PathBuf,
@@ -59,7 +59,7 @@ pub struct BundleWriter {
 }
 
 impl BundleWriter {
-    /// Begins one. A file that is there is not overwritten; an unfinished one of the same name is.
+    /// Starts a bundle. An existing file is not overwritten, but an unfinished bundle of the same name is.
     ///
     /// # Errors
     /// [`BundleError::Io`].
@@ -84,7 +84,7 @@ impl BundleWriter {
         Ok(writer)
     }
 
-    /// Adds leaves of the log, those from `first` on; zero where one is not known.
+    /// Adds leaves of the log from `first` on; unknown ones are zero.
     ///
     /// # Errors
     /// [`BundleError::Io`].
@@ -102,7 +102,7 @@ impl BundleWriter {
         self.record(BLOCK, &encode(&AddressedBlock { address, block }))
     }
 
-    /// Finishes it; returns how many blocks it has, and their bytes.
+    /// Finishes the bundle; returns the number of its blocks and their bytes.
     ///
     /// # Errors
     /// [`BundleError::Io`].
@@ -111,7 +111,7 @@ impl BundleWriter {
         let mut finish = || -> io::Result<()> {
             self.file.flush()?;
             self.file.get_ref().sync_all()?;
-            // A link does not replace a file that has come there meanwhile.
+            // A hard link does not replace a file that was created meanwhile.
             fs::hard_link(&self.temporary, &self.to)?;
             fs::remove_file(&self.temporary)
         };
@@ -129,19 +129,19 @@ impl BundleWriter {
     }
 }
 
-/// An opened bundle; all of it but the blocks is in memory.
+/// An open bundle; everything except the blocks is in memory.
 pub struct Bundle {
     path: PathBuf,
     file: File,
-    /// What the device has accepted.
+    /// The statement of the device.
     pub statement: Statement,
-    /// Runs of leaves of the log, by the first of each.
+    /// Runs of leaves of the log, each with the number of its first.
     pub leaves: Vec<(u64, Vec<Digest>)>,
     blocks: HashMap<Digest, (u64, u32)>,
 }
 
 impl Bundle {
-    /// Opens one, and reads it to its end.
+    /// Opens a bundle, and reads it to its end.
     ///
     /// # Errors
     /// [`BundleError`].
@@ -173,7 +173,7 @@ impl Bundle {
                 return Err(damaged("a record in it is too long"));
             }
             if kind == BLOCK {
-                // Notes only where the block lies; its bytes are read when they are wanted.
+                // Notes only the block's place; its bytes are read when they are needed.
                 let mut address = [0; 32];
                 let rest = length.checked_sub(32).ok_or_else(|| damaged("a block in it has no address"))?;
                 reader.read_exact(&mut address).map_err(failed)?;
@@ -216,12 +216,13 @@ impl Bundle {
         &self.path
     }
 
-    /// How many blocks are in it.
+    /// Number of blocks in it.
     pub fn block_count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// A block that is said to be the one with this address. `None` if it is not here, or unreadable.
+    /// The block that the bundle has under this address, not verified. `None` if there is none or it is
+    /// unreadable.
     pub fn block(&self, address: &Digest) -> Option<StoredBlock> {
         let (at, length) = *self.blocks.get(address)?;
         let mut body = vec![0; length as usize];

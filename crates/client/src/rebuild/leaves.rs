@@ -1,14 +1,14 @@
-//! The leaves of the log of updates, kept beside a device's state: 32 bytes an operation. A server that lost them could
-//! not prove to any device that the present log extends the one it saw last.
+//! Stores the leaves of the log of updates beside a device's state, 32 bytes for each operation. A server
+//! that lost them could not prove to any device that the present log extends the one it last saw.
 //!
 //! ```text
 //! DIR/leaves   magic (8) | count u64 | count of peaks u64 | peaks (32 each) | digest (32), in the first 4,096 bytes;
 //!              then leaf n at 4,096 + 32 n, zero where it is not known
 //! ```
 //!
-//! Up to `count` they were verified against a head that was accepted; what lies behind was taken from views and own
-//! operations one by one, and may have gaps. Nothing in the file is trusted by whoever uses it for a rebuild, so it needs
-//! no sync, and a damaged one is begun anew.
+//! Leaves up to `count` were verified against an accepted head. Later ones were taken one by one from views
+//! and this device's own operations, and may have gaps. A rebuild trusts nothing in the file, so it needs no
+//! sync, and a damaged file is started anew.
 
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_protocol::log_tree::{Frontier, leaf};
@@ -21,21 +21,21 @@ use std::path::Path;
 /// Name of the file in a state directory.
 pub const FILE: &str = "leaves";
 const MAGIC: [u8; 8] = *b"hfleaves";
-/// Offset at which the leaves begin, in bytes.
+/// Offset of the first leaf, in bytes.
 const HEADER_BYTES: u64 = 4096;
 const LEAF_BYTES: u64 = 32;
-/// Number of leaves that are read at a time.
+/// Number of leaves read at a time.
 const STEP: u64 = 16_384;
 
 /// An open file of leaves.
 pub struct LeafFile {
     file: File,
-    /// Right edge of the leaves that are verified.
+    /// Right edge of the tree of verified leaves.
     verified: Frontier,
 }
 
 impl LeafFile {
-    /// Opens the file in a state directory, and makes it if it is not there.
+    /// Opens the file in a state directory, and creates it if there is none.
     ///
     /// # Errors
     /// I/O errors.
@@ -47,12 +47,12 @@ impl LeafFile {
         Ok(LeafFile { file, verified })
     }
 
-    /// Number of leaves, from the first, that are verified.
+    /// Number of verified leaves, from the first.
     pub fn verified(&self) -> u64 {
         self.verified.head().size
     }
 
-    /// Takes note of an operation that an accepted view shows.
+    /// Notes the leaf of an operation in an accepted view.
     ///
     /// # Errors
     /// I/O errors.
@@ -60,7 +60,7 @@ impl LeafFile {
         self.write(forecast.log.size, &[leaf(forecast.certificate, forecast.digest())])
     }
 
-    /// Writes leaves at their place.
+    /// Writes leaves from number `first` on.
     ///
     /// # Errors
     /// I/O errors.
@@ -69,7 +69,7 @@ impl LeafFile {
         self.file.write_all_at(&bytes, HEADER_BYTES + first * LEAF_BYTES)
     }
 
-    /// Up to `count` leaves from `first` on; those that are not known are zero.
+    /// Up to `count` leaves from `first` on; unknown ones are zero.
     ///
     /// # Errors
     /// I/O errors.
@@ -82,7 +82,7 @@ impl LeafFile {
         Ok(leaves.map(|leaf| Digest(leaf.try_into().expect("32 bytes"))).collect())
     }
 
-    /// The first run of leaves before `end` that are neither verified nor noted: first, and one behind the last.
+    /// The first run of unknown leaves before `end`: its first number, and the number after its last.
     ///
     /// # Errors
     /// I/O errors.
@@ -106,8 +106,8 @@ impl LeafFile {
         Ok(gap)
     }
 
-    /// Takes all leaves up to `head` for verified, if they make its root. If they do not, what lies behind those verified
-    /// before is forgotten.
+    /// Marks all leaves up to `head` as verified if they produce its root. If not, the unverified ones are
+    /// dropped.
     ///
     /// # Errors
     /// I/O errors.
@@ -132,7 +132,7 @@ impl LeafFile {
         Ok(true)
     }
 
-    /// Whether a head is in the past of those kept; `None` where not all of them up to it are known.
+    /// Whether a head is in the past of the stored leaves; `None` if not all leaves up to it are stored.
     ///
     /// # Errors
     /// I/O errors.
@@ -140,7 +140,7 @@ impl LeafFile {
         Ok(self.frontier_at(head.size)?.map(|frontier| frontier.head() == head))
     }
 
-    /// Forgets all behind a head, after a restore of the server.
+    /// Drops all leaves after a head, following a restore of the server.
     ///
     /// # Errors
     /// I/O errors.
@@ -185,7 +185,7 @@ fn sum(bytes: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes)
 }
 
-/// What the header says; `None` if there is none, or it is damaged.
+/// The header's content; `None` if there is none or it is damaged.
 fn header(file: &File) -> io::Result<Option<Frontier>> {
     let mut bytes = vec![0; HEADER_BYTES as usize];
     let read = file.read_at(&mut bytes, 0)?;
@@ -213,8 +213,8 @@ mod tests {
         DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &number.to_le_bytes())
     }
 
-    /// Proves: leaves that come in any order, with gaps that are filled later, are verified once they make a head that was
-    /// accepted, and not before; wrong ones are forgotten; a damaged header begins the file anew.
+    /// Proves: leaves that come in any order, with gaps filled later, are verified once they produce an
+    /// accepted head, and not before; wrong ones are dropped; and a damaged header makes the file start anew.
     #[test]
     fn gaps_are_filled_and_wrong_leaves_forgotten() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Which files are not whole, where blocks are lost: by path, with who wrote them last, since that machine may still have
-//! what is missing.
+//! Finds files that are incomplete when blocks are lost: by path, with the device that last wrote them, since
+//! that machine may still have what is missing.
 
 use crate::statement::Branch;
 use holdfast_content::{Content, Handle, InodeKind};
@@ -7,35 +7,36 @@ use holdfast_crypto::Digest;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};
 
-/// Most names of one directory.
+/// Most names read of one directory.
 const NAMES_MAX: u64 = u64::MAX;
 
-/// What is lost of something that has a name.
+/// What is lost of a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LossKind {
     /// So many bytes of its content.
     Bytes(u64),
-    /// The map of its content, and so all of it.
+    /// The map of its content, and so all its content.
     Content,
-    /// The directory's names, and so all that was in it.
+    /// The directory's names, and so everything in it.
     Names,
-    /// Its inode, and so all that is known of it.
+    /// Its inode, and so everything about it.
     Everything,
 }
 
-/// A file or directory that is not whole.
+/// A file or directory that is incomplete.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Loss {
-    /// Path from the root; bytes that are no text are replaced.
+    /// Path from the root, as text; invalid bytes are replaced.
     pub path: String,
     /// What of it is lost.
     pub lost: LossKind,
-    /// The device that wrote it last, if that is known.
+    /// The device that last wrote it, if its inode can be read.
     pub writer: Option<u32>,
 }
 
-/// Everything in `branch` that is not whole, at most `most`, when the blocks `missing` are; whether that is all.
+/// The files in `branch` that are incomplete without the blocks `missing`, at most `most`; and whether these
+/// are all.
 pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<Loss>, bool) {
     let mut found = Vec::new();
     let mut entered = BTreeSet::new();
@@ -47,7 +48,7 @@ pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<L
         if !entered.insert(directory) {
             continue;
         }
-        // That a directory cannot be read was reported when its name was found.
+        // An unreadable directory was reported when its name was found.
         let Ok(names) = branch.names(directory, NAMES_MAX) else { continue };
         for (name, entry) in names {
             let mut path = path.clone();
@@ -67,7 +68,7 @@ pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<L
     (found, true)
 }
 
-/// What is lost of a file, and who wrote it.
+/// What is lost of a file, and which device wrote it.
 fn of(branch: &Branch, file: Handle, missing: &HashSet<Digest>) -> Option<(LossKind, Option<u32>)> {
     let Ok(inode) = branch.base().inode(file) else { return Some((LossKind::Everything, None)) };
     let lost = match &inode.content {

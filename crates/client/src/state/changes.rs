@@ -1,4 +1,4 @@
-//! The last whole state in the log, and what was made durable of changes since.
+//! The last whole state in the log, and the changes saved after it.
 //!
 //! ```text
 //! record 1:  the whole state
@@ -6,11 +6,13 @@
 //!            | numbers given out | freeze?                                                            borsh
 //! ```
 //!
-//! A run of a program begins with a whole state, and makes another one whenever the changes since are longer than it is:
-//! so opening reads at most about twice a state, and what is written for an operation is what it changed.
+//! Each run of a program begins with a whole state, and writes another one whenever the changes since are
+//! longer than the state. So opening reads at most about twice a state, and an operation writes only what it
+//! changed.
 //!
-//! Invariant: a change counts only right after the record that it follows, to which the digest ties it. One that is missing,
-//! damaged or from elsewhere makes the state unusable; an older state is never taken for the last.
+//! Invariant: a change counts only directly after the record that it follows, to which it is tied by the
+//! digest. A change that is missing, damaged or from another log makes the state unusable; an older state is
+//! never taken for the last.
 
 use super::{Frozen, State, StateError};
 use crate::tree::Allocator;
@@ -21,10 +23,10 @@ use holdfast_protocol::signer::Signer;
 
 /// Format of a change record.
 const FORMAT: u16 = 1;
-/// Changes may be this long together before there is a whole state again, however short that is.
+/// Total length of changes below which no new whole state is written, however short the state is.
 const CHANGES_BYTES_LEAST: usize = 256 << 10;
 
-/// What changed since the record before it.
+/// The changes since the previous record.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub(super) struct Change {
     format: u16,
@@ -34,12 +36,13 @@ pub(super) struct Change {
     frozen: Option<Frozen>,
 }
 
-/// What the next record may build on. Only what is durable is noted here.
+/// What the next record may build on. Only durable records are entered here.
 #[derive(Default)]
 pub(super) struct RecordBase {
-    /// The segment with the last record that stands by itself.
+    /// The segment of the last whole record.
     pub segment: u32,
-    /// The signer's state in the last record, and that record's digest; `None`: the next one must be whole.
+    /// The signer's state in the last record, and that record's digest; `None`: the next record must be
+    /// whole.
     last: Option<(Signer, Digest)>,
     whole_bytes: usize,
     change_bytes: usize,
@@ -50,12 +53,12 @@ pub(super) fn digest(body: &[u8]) -> Digest {
 }
 
 impl RecordBase {
-    /// In a log whose last record that stands by itself is in this segment; the next one is to be such a record too.
+    /// For a log whose last whole record is in this segment. The next record must be whole too.
     pub fn after(segment: u32) -> RecordBase {
         RecordBase { segment, ..RecordBase::default() }
     }
 
-    /// The body of a change record that leads to this; `None` if it is better to write the whole.
+    /// The body of a change record that leads to this state; `None` if it is better to write a whole record.
     pub fn change(&self, signer: &Signer, allocator: &Allocator, frozen: Option<&Frozen>) -> Option<Vec<u8>> {
         let (before, follows) = self.last.as_ref()?;
         if self.change_bytes >= self.whole_bytes.max(CHANGES_BYTES_LEAST) {
@@ -71,7 +74,7 @@ impl RecordBase {
         Some(encode(&change))
     }
 
-    /// A whole state is durable; the signer's, if changes may follow.
+    /// Records that a whole state is durable. With the signer's state, if changes may follow.
     pub fn whole(&mut self, at: Position, body: &[u8], signer: Option<&Signer>) {
         *self = RecordBase {
             segment: at.segment,
@@ -81,18 +84,18 @@ impl RecordBase {
         };
     }
 
-    /// Notes that a change record is durable.
+    /// Records that a change record is durable.
     pub fn changed(&mut self, body: &[u8], signer: &Signer) {
         self.last = Some((signer.clone(), digest(body)));
         self.change_bytes += body.len();
     }
 }
 
-/// Applies the change records after a whole one to it.
+/// Applies the change records that follow a whole record to its state.
 pub(super) fn replay(log: &Log, whole: &[u8], changes: &[Position]) -> Result<State, StateError> {
     let corrupt = |error: &dyn std::fmt::Display| StateError::Corrupt(error.to_string());
     let mut state: State = decode(whole).map_err(|error| corrupt(&error))?;
-    // The caller refuses what cannot be read, after it has checked whose state it is.
+    // The caller refuses a state that cannot be read, after it has checked the key and file system.
     if changes.is_empty() {
         return Ok(state);
     }

@@ -1,16 +1,18 @@
-//! A device's state carried to another machine: what it has signed and seen, so that it goes on there as if nothing had
-//! happened. One of the two machines may go on, not both: the state that was carried away is marked *moved*, durably,
-//! before the file has its name, and whoever opens it is told.
+//! Moves a device's state to another machine: what it has signed and seen, so that it continues there as
+//! before. Only one of the two machines may continue: the state left behind is marked *moved*, durably,
+//! before the file gets its name, and opening it then fails with an explanation.
 //!
 //! ```text
 //! magic "hfstate\1" | digest (32) of what follows | state | record of the signer | when (borsh)
 //!                   | declared restores that the device has taken up, if there are any (borsh)
 //! ```
 //!
-//! The file holds no key and no content, and is as private as the state itself (mode 0600). Its digest notices damage,
-//! not malice: who can alter it could have a number signed twice, which others would take for a clone.
+//! The file contains no key and no content, and is as private as the state itself (mode 0600). Its digest
+//! detects damage, not attacks: an attacker who can alter the file could have a number signed twice, which
+//! others would take for a clone.
 //!
-//! Attack answered (or rather, accident): a state copied by hand goes on in two places, and both sign.
+//! Attack answered (more precisely, accident): a state is copied by hand, is used on two machines, and both
+//! sign.
 
 use super::{LastRecord, MOVED, State, StateError, StateLog};
 use crate::engine::restored;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 const MAGIC: &[u8; 8] = b"hfstate\x01";
 /// Largest file that is read.
 const BYTES_MAX: u64 = 64 << 20;
-/// Folders of a state directory in which changes wait that the server does not have.
+/// Directories in a state directory that contain changes not sent to the server yet.
 const UNSENT: [&str; 2] = ["write-back", "spool"];
 
 /// The mark that a state was exported from this machine.
@@ -41,11 +43,11 @@ pub struct ExportedMark {
     pub file_system: Digest,
     /// The key that the state belongs to.
     pub key: PublicKey,
-    /// When it was exported, nanoseconds since the epoch.
+    /// When it was exported, in nanoseconds since 1970.
     pub moved_ns: i64,
-    /// The highest number used until then.
+    /// The highest number used before the export.
     pub used: u64,
-    /// The file that it was exported to.
+    /// The path of the exported file.
     pub file: String,
 }
 
@@ -57,7 +59,7 @@ struct ExportedState {
     exported_ns: i64,
 }
 
-/// Which state was exported or imported, and up to which operation.
+/// The state that was exported or imported, and its last operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportSummary {
     /// The file system.
@@ -79,13 +81,13 @@ pub enum ExportError {
     /// There is no state of this key.
     #[error("there is no state of this key in {0}")]
     Nothing(PathBuf),
-    /// Unsent changes wait on this machine, and would be left behind.
+    /// This machine has unsent changes, which would be left behind.
     #[error(
         "changes wait in {0} that the server does not have; mount once more and unmount, so that they are sent, or \
          copy them out with `holdfast salvage`"
     )]
     Unsent(PathBuf),
-    /// The state here is as new, or newer.
+    /// The state here is as new as that in the file, or newer.
     #[error(
         "the state here has used number {here}, the one in the file {there}: the file is the older one, and using it \
          would sign numbers twice"
@@ -96,7 +98,7 @@ pub enum ExportError {
         /// The highest number used in the file.
         there: u64,
     },
-    /// The file is not one of ours.
+    /// The file is not an exported state.
     #[error("{0}: no state of holdfast's, or damaged")]
     NoState(PathBuf),
     /// The file belongs to another key.
@@ -112,7 +114,7 @@ pub enum ExportError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error that the system reported.
         source: io::Error,
     },
 }
@@ -121,15 +123,15 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> ExportError + '_ {
     move |source| ExportError::Io { path: path.to_owned(), source }
 }
 
-/// The name of the file while the state is not yet marked: `FILE.unfinished`.
+/// The name of the file as long as the state is not marked: `FILE.unfinished`.
 pub fn unfinished(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".unfinished");
     name.into()
 }
 
-/// Writes the state in `state_dir` to `to` and marks it moved. If this breaks off, either the state is as before, or
-/// [`unfinished`] is whole and can be given the file's name.
+/// Writes the state in `state_dir` to `to` and marks it moved. If this is interrupted, either the state is as
+/// before, or the file [`unfinished`] is complete and can be given its final name.
 ///
 /// # Errors
 /// [`ExportError`].
@@ -186,7 +188,7 @@ pub fn export(
         file: to.display().to_string(),
     };
     if let Err(error) = log.append_whole(MOVED, &encode(&moved), None) {
-        // Whether the mark is durable is not known; the file must not become a second state.
+        // It is not known whether the mark is durable; the file must not become a second state.
         let _ = fs::remove_file(&temporary);
         return Err(error.into());
     }
@@ -194,7 +196,7 @@ pub fn export(
     Ok(carriage)
 }
 
-/// Whose state a file holds.
+/// The key, device and file system of the state in a file.
 ///
 /// # Errors
 /// [`ExportError::NoState`], I/O errors.
@@ -205,7 +207,8 @@ pub fn look_into(file: &Path) -> Result<ExportSummary, ExportError> {
 /// Puts the state in `file`, which must be `key`'s, into `state_dir`.
 ///
 /// # Errors
-/// [`ExportError`]; [`ExportError::Older`] unless it is newer than what is there, or what was carried away from there.
+/// [`ExportError`]; [`ExportError::Older`] unless the state is newer than the one there, or is the one that
+/// was moved from there.
 pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<ExportSummary, ExportError> {
     let (carried, restores) = read(file)?;
     if carried.state.key != key {
@@ -214,7 +217,7 @@ pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<ExportSum
     let carriage = summary_of(&carried.state)?;
     let storage = LocalStorage::open(state_dir).map_err(at(state_dir))?;
     let (log, found) = StateLog::open_any(Arc::new(storage), carriage.file_system, key)?;
-    // Numbers begin anew with what is left by a declared restore.
+    // Numbers continue after those that remain by a declared restore.
     let known = restored::read(state_dir).map_err(at(state_dir))?.len();
     match found {
         LastRecord::Nothing => {}
@@ -225,7 +228,7 @@ pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<ExportSum
         LastRecord::State(state) if restores.len() < known => {
             return Err(ExportError::Older { here: summary_of(&state)?.used, there: carriage.used });
         }
-        // Carried away and brought back: the same is as good as what was left.
+        // The state was moved away and brought back: the same state is as good as the one that was left here.
         LastRecord::Moved(moved) if carriage.used >= moved.used => {}
         LastRecord::Moved(moved) => {
             return Err(ExportError::Older { here: moved.used, there: carriage.used });
@@ -237,7 +240,7 @@ pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<ExportSum
             }
         }
     }
-    // What the signer remembers first: with the state and an older record it would refuse.
+    // The signer's record first: with the new state and an older record, the signer would refuse to work.
     record::replace(state_dir, carried.signed.as_deref()).map_err(at(state_dir))?;
     if !restores.is_empty() {
         restored::save(state_dir, &restores).map_err(at(state_dir))?;

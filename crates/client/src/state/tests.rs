@@ -1,4 +1,4 @@
-//! Crash tests of the device's state, on a disk that loses, tears and reorders whatever was not synced.
+//! Crash tests of the device's state, on a disk that loses, tears and reorders writes that were not synced.
 
 use super::*;
 use holdfast_content::DeviceId;
@@ -30,13 +30,13 @@ fn number_of(state: &Option<State>) -> u64 {
     state.as_ref().map_or(0, |state| u64::from_le_bytes(state.signer[..8].try_into().unwrap()))
 }
 
-/// What one run saw: the last number whose save returned, and the last that was tried.
+/// The result of one run: the last number whose save returned, and the last one that was tried.
 struct Run {
     saved: u64,
     tried: u64,
 }
 
-/// Saves growing numbers until the disk goes down or `count` are saved.
+/// Saves growing numbers until the disk fails or `count` are saved.
 fn run(disk: &PowerLoss, count: u64, size: usize) -> Run {
     let mut outcome = Run { saved: 0, tried: 0 };
     let Ok((log, found)) = StateLog::open(disk.storage(), FILE_SYSTEM, key()) else { return outcome };
@@ -103,7 +103,7 @@ fn every_sync_is_needed() {
     }
 }
 
-/// Proves: a foreign state, a damaged one and one in use are told apart and never replaced.
+/// Proves: another device's state, a damaged one and one in use give different errors and are never replaced.
 #[test]
 fn refuses_what_is_not_its_own() {
     let disk = PowerLoss::new(1);
@@ -162,7 +162,8 @@ fn frozen(length: usize) -> Frozen {
     Frozen { what, noticed_ns: 1, last_good_operation: 2, evidence: None }
 }
 
-/// Saves changes until the disk goes down or `count` are saved; what is told with them makes them `length` bytes longer.
+/// Saves changes until the disk fails or `count` are saved; the data saved with them makes them `length`
+/// bytes longer.
 fn change(disk: &PowerLoss, count: u64, length: usize) -> Run {
     let mut outcome = Run { saved: 0, tried: 0 };
     let Ok((log, found)) = StateLog::open(disk.storage(), FILE_SYSTEM, key()) else { return outcome };
@@ -179,8 +180,8 @@ fn change(disk: &PowerLoss, count: u64, length: usize) -> Run {
     outcome
 }
 
-/// Proves: whatever the moment of a power loss, a change whose save returned is found again, with all that came before it;
-/// also where segments are sealed in the middle of the changes, and where a whole state takes their place.
+/// Proves: whatever the moment of a power loss, a change whose save returned is found again, with all changes
+/// before it; also where segments are sealed between the changes, and where a whole state takes their place.
 #[test]
 fn changes_survive_power_loss_at_every_step() {
     for (count, length, seeds) in [(8, 10, 3), (9, 900 << 10, setting("HOLDFAST_SEEDS", 1))] {
@@ -210,8 +211,8 @@ fn changes_survive_power_loss_at_every_step() {
     }
 }
 
-/// Proves: an operation adds what it changed, what is kept is bounded however many there are, and a state of a version that
-/// wrote whole ones goes on with changes.
+/// Proves: an operation adds only what it changed, the stored bytes are bounded however many operations there
+/// are, and a state of a version that wrote only whole states continues with changes.
 #[test]
 fn changes_are_short_and_folded() {
     let disk = PowerLoss::new(1);
@@ -224,7 +225,7 @@ fn changes_are_short_and_folded() {
     let before = disk.used_bytes();
     log.save_signer(&signer(3), &allocator, Some(&frozen(0))).unwrap();
     assert!(disk.used_bytes() - before < 1000, "{} bytes more", disk.used_bytes() - before);
-    // A hundred times as much as may be kept.
+    // A hundred times as much as may be stored.
     let large = frozen(512 << 10);
     for _ in 0..100 {
         log.save_signer(&signer(4), &allocator, Some(&large)).unwrap();
@@ -235,8 +236,9 @@ fn changes_are_short_and_folded() {
     assert_eq!((used(&found), found.unwrap().frozen), (4, Some(large)));
 }
 
-/// Proves: wherever the changes are damaged, the state is refused or is the last one; never an older one, and never a mixture.
-/// Damage of the very last record cannot be told from a write that power ended, as with whole states.
+/// Proves: wherever the changes are damaged, the state is refused or is the last one; never an older one, and
+/// never a mixture. Damage of the very last record looks like a write cut off by a power loss, as with whole
+/// states.
 #[test]
 fn damaged_changes_are_no_older_state() {
     let allocator = Allocator::default();
@@ -270,7 +272,7 @@ fn damaged_changes_are_no_older_state() {
     assert!(refused > 10, "{refused}");
 }
 
-/// Proves: when the disk is full a change that was not saved is not built upon.
+/// Proves: if the disk is full, later changes do not build on a change that was not saved.
 #[test]
 fn changes_on_a_full_disk() {
     let disk = PowerLoss::new(1);

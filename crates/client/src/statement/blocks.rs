@@ -1,4 +1,4 @@
-//! Sources of blocks for use without a server: files, caches, and others, asked in sequence.
+//! Sources of blocks that work without a server: statements, caches, and several in sequence.
 
 use super::Statement;
 use crate::evidence::Evidence;
@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Several sources, asked one after the other. Every block is verified by whoever gives it.
+/// Several sources, tried one after the other. Each source verifies its own blocks.
 pub struct Sources(Vec<Arc<dyn BlockSource + Send + Sync>>);
 
 impl Sources {
-    /// The blocks in these statements.
+    /// A source of the blocks in these statements.
     pub fn of(statements: &[&Statement]) -> Sources {
         let memory = MemoryBlocks::new(DigestKey::WELL_KNOWN);
         for block in statements.iter().flat_map(|statement| &statement.blocks) {
@@ -27,7 +27,7 @@ impl Sources {
         Sources(vec![Arc::new(memory)])
     }
 
-    /// Adds a source, which is asked last.
+    /// Adds a source, which is tried last.
     #[must_use]
     pub fn and(mut self, source: Arc<dyn BlockSource + Send + Sync>) -> Sources {
         self.0.push(source);
@@ -58,11 +58,11 @@ impl BlockSource for Sources {
     }
 }
 
-/// The persistent cache of a file system, without a server.
+/// The persistent cache of a file system, used without a server.
 pub struct CacheOnly(LocalStore);
 
 impl CacheOnly {
-    /// Opens the cache in `folder`; what is found to be altered there is only left out.
+    /// Opens the cache in `folder`. Altered blocks in it are left out.
     pub fn open(file_system: Digest, folder: PathBuf, bytes_max: u64, evidence: PathBuf) -> CacheOnly {
         let store = VerifiedStore::new(
             StoreConfig {
@@ -91,7 +91,7 @@ impl BlockSource for CacheOnly {
     fn prefetch(&self, _: &[(Reference, BlockKind)]) {}
 }
 
-/// The source where there is no server: it has nothing.
+/// Takes the place of a server; it has nothing.
 struct EmptySource;
 
 impl Remote for EmptySource {
@@ -112,7 +112,7 @@ impl Remote for EmptySource {
     }
 }
 
-/// A source that remembers what it gave, but for the data of files, within a bound.
+/// A source that records the blocks it delivers, except chunks of files, up to a bound.
 pub(super) struct Recorder {
     source: Arc<dyn BlockSource + Send + Sync>,
     kept: Mutex<RecordedBlocks>,
@@ -134,12 +134,12 @@ impl Recorder {
         }
     }
 
-    /// Notes a block that need not be remembered.
+    /// Notes a block that need not be recorded.
     pub fn know(&self, address: Digest) {
         self.kept.lock().known.insert(address);
     }
 
-    /// Takes the blocks that the source gave, and whether these are all of them.
+    /// Takes the recorded blocks, and returns whether none was left out.
     pub fn take(&self) -> (Vec<AddressedBlock>, bool) {
         let mut kept = self.kept.lock();
         (std::mem::take(&mut kept.blocks).into_values().collect(), kept.all)
@@ -173,7 +173,7 @@ impl BlockSource for Recorder {
     }
 }
 
-/// A block source in the form that a view wants, which takes no new blocks.
+/// A read-only block source in the form that a view needs; it takes no new blocks.
 pub(super) struct ReadOnly(pub Arc<dyn BlockSource + Send + Sync>);
 
 impl BlockSource for ReadOnly {

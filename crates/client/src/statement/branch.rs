@@ -1,12 +1,13 @@
-//! Two views of one file system, compared path by path.
+//! Compares two views of one file system, path by path.
 //!
-//! No common ancestor is needed to tell who changed a file. A device's table changes by that device's operations only,
-//! so of a device that one branch knows no more of than the other, the table is as it was where they part; and where
-//! the holder of a file went on after that, its table on the other side still shows what the file was. So a file is
-//! *unchanged* on a side if its holder did nothing there that the other side lacks, or if the holder's table on the
-//! other side has the same inode under the same number.
+//! To find out who changed a file, no common ancestor is needed. Only a device's own operations change its
+//! table. If a branch has no more operations of a device than the other branch has, its table is as it was
+//! where the branches part. If the device that has a file went on after that, its table on the other side
+//! still shows the earlier file. So a file is *unchanged* on a side if the device that has it made no
+//! operation there that the other side lacks, or if that device's table on the other side has the same inode
+//! under the same number.
 //!
-//! Bounded: paths are visited up to a limit, and directories that hold themselves are entered once.
+//! Bounds: paths are visited up to a limit, and directories that contain themselves are entered once.
 
 use super::blocks::ReadOnly;
 use crate::tree::{Base, InodeLocation, ReadError, TableCache};
@@ -17,9 +18,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Number of names that are read at a time.
+/// Number of names read at a time.
 const PAGE: usize = 1024;
-/// Longest path looked at, in bytes: deeper ones are said to be left out.
+/// Longest path compared, in bytes; longer ones are reported as left out.
 const PATH_BYTES_MAX: usize = 64 << 10;
 
 /// A view to read files from.
@@ -40,19 +41,19 @@ pub struct Limits {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathDifference {
-    /// Both changed it, differently.
+    /// Both sides changed it, differently.
     Conflict,
-    /// Ours changed it; theirs is what it was.
+    /// Our side changed it; their side has it unchanged.
     ChangedInOurs,
-    /// Theirs changed it; ours is what it was.
+    /// Their side changed it; our side has it unchanged.
     ChangedInTheirs,
-    /// Only ours has it: made there, or changed there and removed in theirs.
+    /// Only our side has it: it was made there, or changed there and removed on their side.
     OnlyInOurs,
-    /// Only theirs has it: made there, or changed there and removed in ours.
+    /// Only their side has it: it was made there, or changed there and removed on our side.
     OnlyInTheirs,
-    /// Ours removed it; theirs is what it was.
+    /// Our side removed it; their side has it unchanged.
     RemovedInOurs,
-    /// Theirs removed it; ours is what it was.
+    /// Their side removed it; our side has it unchanged.
     RemovedInTheirs,
 }
 
@@ -67,18 +68,18 @@ pub struct Version {
     pub kind: InodeKind,
     /// Size in bytes, if its inode can be read.
     pub bytes: Option<u64>,
-    /// Time of the last change, as its writer's clock had it, nanoseconds since 1970.
+    /// Time of the last change by its writer's clock, in nanoseconds since 1970.
     pub modified_ns: Option<i64>,
-    /// The device that wrote it last.
+    /// The device that last wrote it.
     pub writer: Option<u32>,
 }
 
-/// A path that is not the same on both sides.
+/// A path that differs between the sides.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
-    /// From the root; what is no text is replaced.
+    /// Path from the root, as text; invalid bytes are replaced.
     pub path: String,
-    /// The bytes of it, part by part.
+    /// The path's components, as bytes.
     #[serde(skip)]
     pub parts: Vec<Vec<u8>>,
     /// How the two sides differ.
@@ -89,21 +90,21 @@ pub struct Difference {
     pub theirs: Option<Version>,
 }
 
-/// Two branches, compared.
+/// The result of comparing two branches.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Comparison {
-    /// Paths that are the same on both sides, directories not counted.
+    /// Number of paths that are the same on both sides, without directories.
     pub identical: u64,
     /// Paths that differ.
     pub differences: Vec<Difference>,
     /// Paths that could not be compared, and why.
     pub unread: Vec<(String, String)>,
-    /// Whether nothing was left out for being too much.
+    /// Whether nothing was left out because of the limits.
     pub complete: bool,
 }
 
 impl Branch {
-    /// `view`, under `membership`, with what `source` has.
+    /// A branch of `view` under `membership`, with blocks of `source`.
     pub fn reading(
         view: View,
         membership: Membership,
@@ -120,7 +121,7 @@ impl Branch {
         &self.base
     }
 
-    /// How many operations of a device it knows.
+    /// How many operations of a device the branch has.
     fn number(&self, device: DeviceId) -> u64 {
         self.base.view.slots.get(&device).map_or(0, |slot| slot.value.number())
     }
@@ -150,7 +151,7 @@ impl Branch {
         }
     }
 
-    /// Whether a file here is what it was where `other` parts from this.
+    /// Whether a file is unchanged on this side since the branches parted.
     fn is_unchanged(&self, file: Handle, ihash: Digest, other: &Branch) -> bool {
         let Ok(Some(InodeLocation { device, number })) = self.base.place(file) else { return false };
         if self.number(device) <= other.number(device) {
@@ -185,7 +186,7 @@ pub fn compare(ours: &Branch, theirs: &Branch, limits: Limits) -> Comparison {
     walk.result
 }
 
-/// Directories to be compared: their path, and what they are on both sides.
+/// Directories to be compared: their path, and their entries on both sides.
 type Stack = Vec<(Vec<Vec<u8>>, Option<Entry>, Option<Entry>)>;
 
 struct Walk<'a> {
@@ -217,7 +218,7 @@ impl Walk<'_> {
                         *(if index == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
                     }
                 }
-                // Half a directory would show everything in it as missing on one side.
+                // Half a directory would make everything in it look missing on one side.
                 Err(error) => return self.unread(path, format!("in {side}: {error}")),
             }
         }
@@ -283,7 +284,8 @@ impl Walk<'_> {
     }
 }
 
-/// Reads the attributes of everything that has a name, at most `paths_max` of them; whether that was all.
+/// Reads the attributes of everything that has a name, at most `paths_max` of them; returns whether that was
+/// all.
 pub(super) fn walk(branch: &Branch, paths_max: u64) -> bool {
     let (mut left, mut whole) = (paths_max, true);
     let mut entered = BTreeSet::new();

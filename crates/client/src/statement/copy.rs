@@ -1,7 +1,8 @@
 //! Copies files of a branch into a new directory.
 //!
-//! Everything that is written was verified on its way. A file of which a block is missing is not written at all; what is
-//! neither file, directory nor link is left out. Set-user-ID bits are dropped: the files become their copier's.
+//! Everything written was verified before. A file with a missing block is not written at all. Anything other
+//! than files, directories and symbolic links is left out. Set-user-ID bits are dropped, since the copies
+//! belong to the user who makes them.
 
 use super::branch::{Branch, Version};
 use holdfast_content::{Content, Inode, InodeKind, file};
@@ -17,11 +18,11 @@ use std::time::{Duration, UNIX_EPOCH};
 const STEP: usize = 1 << 20;
 
 impl Branch {
-    /// Copies the file at `parts`, of which `version` was found, to the same path below `to`; the directories above
-    /// it are made.
+    /// Copies the file at `parts`, of which `version` was found, to the same path below `to`; makes missing
+    /// parent directories.
     ///
     /// # Errors
-    /// In words: a block is missing, or the local disk's error. Nothing is left of the file.
+    /// A description: a block is missing, or the local disk has an error. The incomplete file is removed.
     pub fn copy_out(&self, parts: &[Vec<u8>], version: &Version, to: &Path) -> Result<(), String> {
         let path = parts.iter().fold(to.to_owned(), |path, part| path.join(OsStr::from_bytes(part)));
         let inode = self.base().inode(version.file).map_err(|error| error.to_string())?;
@@ -49,7 +50,7 @@ impl Branch {
         match &inode.content {
             Content::Inline(bytes) => out.write_all_at(bytes, 0).map_err(io)?,
             Content::Extents(map) => {
-                // Holes stay holes: a file may be all hole, and larger than any disk.
+                // Holes stay holes: a file may consist of one hole that is larger than any disk.
                 let mut runs = Vec::new();
                 map.visit(self.base().source(), 0..inode.size, &mut |offset, extent| {
                     runs.push((offset, u64::from(extent.length)));
@@ -72,15 +73,15 @@ impl Branch {
         }
         let modified = UNIX_EPOCH + Duration::from_nanos(inode.modified_ns.max(0).unsigned_abs());
         out.set_permissions(fs::Permissions::from_mode(inode.mode & 0o777)).map_err(io)?;
-        // A time that this disk cannot hold is no reason to do without the file.
+        // A time that this file system cannot store is no reason to fail.
         let _ = out.set_modified(modified);
         out.sync_all().map_err(io)
     }
 
-    /// Everything that has a name here, at most `paths_max` of it: its path, and what it is.
+    /// Everything that has a name, at most `paths_max` of it: the path and the version.
     ///
     /// # Errors
-    /// None: what cannot be read is handed to `unread` with its path.
+    /// None: each directory that cannot be read is passed to `unread` with its path.
     pub fn everything(
         &self,
         paths_max: u64,

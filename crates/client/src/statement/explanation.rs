@@ -1,10 +1,10 @@
-//! Explains verdicts in words, for people who know nothing of the case.
+//! Explains verdicts in words, for readers who know nothing of the case.
 
 use super::branch::{Comparison, Difference, PathDifference};
 use super::verify::{Conclusion, DeviceKnowledge, SidesReport, StatementReport, Verdict};
 use std::fmt::Write;
 
-/// Most differences that are listed one by one.
+/// Most differences listed one by one.
 const TOLD_MAX: usize = 40;
 
 impl Verdict {
@@ -36,7 +36,7 @@ impl Verdict {
         text
     }
 
-    /// Says what the verdict does not prove.
+    /// Explains what the verdict does not prove.
     fn limits(&self) -> &'static str {
         match self.conclusion {
             Conclusion::Fits => {
@@ -138,7 +138,7 @@ impl SidesReport {
 }
 
 impl Comparison {
-    /// Appends which files differ.
+    /// Appends a description of the files that differ.
     pub fn words(&self, text: &mut String, moment: &dyn Fn(i64) -> String) {
         let _ = writeln!(
             text,

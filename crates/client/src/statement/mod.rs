@@ -1,15 +1,19 @@
-//! What a device can tell a third party about what it was shown: a *statement*. It needs nothing but the file system's
-//! id to be checked ([`verify()`]), and two of them can be laid side by side, file by file ([`compare()`]).
+//! Statements: what a device can prove to a third party about the views it was shown. A statement can be
+//! checked with nothing but the file system's id ([`verify()`]), and two of them can be compared file by file
+//! ([`compare()`]).
 //!
-//! A statement holds the device's floor (its own last structure with the server's receipt, the last accepted view
-//! with everybody's structures, the superuser's key and list of server keys), the membership that the signatures are
-//! checked by, what the device refused if it is about that, and as many small blocks (tables, inodes, directories) as
-//! fit, so that files can be named where no server is. No chunks of files are in it; small files lie in their inodes.
+//! A statement has the device's floor (its own last structure with the server's receipt, the last accepted
+//! view with everybody's structures, the superuser's key and list of server keys); the membership by which
+//! the signatures are checked; the refused reply, if there was one; and as many small blocks (tables, inodes,
+//! directories) as fit, so that files can be named without a server. It has no chunks of files; small files
+//! are in their inodes.
 //!
-//! Invariants: nothing in a statement is believed because the teller says so. What signatures cover is checked; what
-//! they do not cover (which view was shown when, what was refused) is called the teller's word.
+//! Invariant: nothing in a statement is believed only because the teller says so. What signatures cover is
+//! checked. What they do not cover (which view was shown when, what was refused) is reported as the teller's
+//! word.
 //!
-//! Attack answered: a server that shows two people two histories and denies it, and a person who invents one.
+//! Attack answered: a server that shows two people different histories and denies it, and a person who
+//! invents such a story.
 
 mod blocks;
 mod branch;
@@ -34,36 +38,36 @@ use holdfast_protocol::message::{AddressedBlock, ViewReply};
 use holdfast_protocol::structure::View;
 use std::sync::Arc;
 
-/// Most bytes of blocks that a statement takes along.
+/// Most bytes of blocks in a statement.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
-/// Most files whose attributes a statement takes along.
+/// Most files whose attributes are put into a statement.
 const FILES_MAX: u64 = 100_000;
 
-/// What a device was shown.
+/// A device's statement about the views it was shown.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Statement {
-    /// The newest view that the client had accepted, with the edge of the log.
+    /// The floor: the newest view that the device had accepted, with the edge of the log.
     pub floor: Floor,
-    /// What it refused, if it is about that.
+    /// The reply that it refused, if there was one.
     pub refused: Option<RefusedReply>,
-    /// Blocks that these views refer to: the membership, then metadata as far as it was at hand.
+    /// Blocks that these views refer to: the membership, then metadata as far as available.
     pub blocks: Vec<AddressedBlock>,
-    /// Whether these are all the metadata of what was accepted.
+    /// Whether the blocks include all metadata of the accepted view.
     pub is_whole: bool,
 }
 
-/// An answer that was refused.
+/// A reply that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct RefusedReply {
-    /// The alarm that the refused reply raised.
+    /// The alarm that it raised.
     pub alarm: Alarm,
-    /// The answer, if it was a view.
+    /// The reply, if it was a view.
     pub reply: Option<ViewReply>,
 }
 
 impl Statement {
-    /// A statement of what `floor` has accepted, and perhaps of what was refused then, with the membership from
-    /// `source`.
+    /// A statement about what `floor` has accepted and, if given, what was then refused, with the membership
+    /// from `source`.
     pub fn of(floor: Floor, refused: Option<RefusedReply>, source: &dyn BlockSource) -> Statement {
         let mut statement = Statement { floor, refused, blocks: Vec::new(), is_whole: false };
         let wanted: Vec<Reference> =
@@ -76,7 +80,7 @@ impl Statement {
         statement
     }
 
-    /// From evidence that was kept, whichever version kept it; `None` if it is not about the order.
+    /// The statement in evidence of any format; `None` if the evidence is not about the order.
     pub fn of_evidence(evidence: &EvidenceFile) -> Option<Statement> {
         match &evidence.proof {
             Proof::Statement(statement) | Proof::Meeting { statement, .. } => {
@@ -92,7 +96,7 @@ impl Statement {
         }
     }
 
-    /// Makes evidence of the statement, with an explanation for people.
+    /// Turns the statement into evidence, with an explanation for the user.
     pub fn into_evidence(self, explanation: String) -> EvidenceFile {
         EvidenceFile {
             format: 2,
@@ -104,13 +108,13 @@ impl Statement {
         }
     }
 
-    /// The view accepted last, and the one refused.
+    /// The accepted view and the refused one.
     pub fn views(&self) -> impl Iterator<Item = &View> {
         let refused = self.refused.as_ref().and_then(|refused| refused.reply.as_ref());
         [Some(&self.floor.view), refused.map(|reply| &reply.view)].into_iter().flatten()
     }
 
-    /// Takes along what `source` has of the metadata, within [`BLOCK_BYTES_MAX`].
+    /// Adds metadata blocks that `source` has, within [`BLOCK_BYTES_MAX`].
     pub fn fill(&mut self, source: Arc<dyn BlockSource + Send + Sync>) {
         let recorder = Arc::new(Recorder::new(source, BLOCK_BYTES_MAX));
         for address in self.blocks.iter().map(|block| block.address) {
@@ -143,7 +147,7 @@ impl Statement {
     }
 }
 
-/// The name of a device as people know it, by a membership.
+/// The name of a device for messages, according to a membership.
 pub fn device_name(membership: &Membership, device: DeviceId) -> String {
     match membership.devices.get(&device) {
         Some(known) => {

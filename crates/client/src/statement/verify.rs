@@ -1,10 +1,10 @@
-//! What statements prove, taken alone and together.
+//! Judges what statements prove, alone and together.
 //!
-//! Order of the work: the superuser's key must be the one that the file system's id names; the membership must be the
-//! one that the superuser's structure names; then every structure with a good signature is an exhibit, and
-//! [`holdfast_protocol::judge`] looks for contradictions among the exhibits of all statements. Only that convicts.
-//! The rest (whether a refused answer really contradicts the floor beside it, how files differ) is told with whose
-//! word it is.
+//! The steps are: the superuser's key must match the file system's id; the membership must be the one that
+//! the superuser's structure refers to; then every structure with a valid signature is an exhibit, and
+//! [`holdfast_protocol::judge`] looks for contradictions among the exhibits of all statements. Only a
+//! contradiction convicts. The rest (whether a refused reply really contradicts the floor beside it, how
+//! files differ) is reported together with whose word it rests on.
 
 use super::blocks::Sources;
 use super::branch::{Branch, Comparison, Limits, compare};
@@ -24,28 +24,28 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A device that never took part: the view of a bystander.
+/// The device of a bystander: one that never took part.
 const BYSTANDER: DeviceId = DeviceId(u32::MAX);
 /// Most remarks about one statement.
 const REMARKS_MAX: usize = 16;
 
-/// A statement that is to be judged, with its file and what came with it.
+/// A statement to be judged, with its file and what came with it.
 #[derive(Clone, Debug)]
 pub struct LabeledStatement {
-    /// What to call it: its file.
+    /// A label for the statement: the name of its file.
     pub label: String,
     /// When it was made, by its machine's clock.
     pub made_ns: i64,
     /// The statement.
     pub statement: Statement,
-    /// An operation of another device, with the server's receipt, that the teller heard from it directly.
+    /// An operation of another device, with the server's receipt, that the device received directly from it.
     pub met: Option<AcknowledgedOperation>,
 }
 
 /// Why a statement cannot be judged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UnusableStatement {
-    /// It contradicts itself where no honest program would have it.
+    /// It contradicts itself in a way that no honest program produces.
     #[error("{label}: it is forged or damaged: {why}")]
     Forged {
         /// The file that the statement came in.
@@ -59,7 +59,7 @@ pub enum UnusableStatement {
         /// The file that the statement came in.
         label: String,
     },
-    /// They are of several file systems.
+    /// The statements are of different file systems.
     #[error("{first} is of file system {one}, {second} of {other}: they say nothing about each other")]
     OtherFileSystem {
         /// The file that the first statement came in.
@@ -77,11 +77,11 @@ pub enum UnusableStatement {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
-    /// Nothing contradicts anything.
+    /// Nothing contradicts anything else.
     Fits,
-    /// An answer was refused, rightly if it was given; that it was given, nobody has signed.
+    /// A reply was refused rightly, if it was given; but no signature proves that it was given.
     AsTold,
-    /// Signatures contradict each other, and one of several must have lied.
+    /// Signatures contradict each other, so one of several suspects must have lied.
     OneOfSeveralLied,
     /// A device's key signed two things that contradict each other.
     KeyUsedTwice,
@@ -89,14 +89,14 @@ pub enum Conclusion {
     ServerLied,
 }
 
-/// What came of judging the statements.
+/// The result of judging statements.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     /// The strongest finding.
     pub conclusion: Conclusion,
     /// The file system's id.
     pub file_system: String,
-    /// What its superuser calls it.
+    /// The file system's name, given by its superuser.
     pub name: String,
     /// The statements that were judged.
     pub statements: Vec<StatementReport>,
@@ -106,36 +106,36 @@ pub struct Verdict {
     pub sides: Option<SidesReport>,
 }
 
-/// One statement, in words.
+/// One statement, described in words.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatementReport {
     /// The file that the statement came in.
     pub label: String,
     /// The device that makes the statement.
     pub by: String,
-    /// When, as that machine's clock had it, nanoseconds since 1970.
+    /// Time of the statement by that machine's clock, in nanoseconds since 1970.
     pub made_ns: i64,
-    /// The last operation of its own that the device knew to be committed.
+    /// Number of the device's own last operation that it knew to be committed.
     pub last_operation: u64,
-    /// Whether the server's receipt for that is in it and valid.
+    /// Whether the statement has a valid receipt of the server for that operation.
     pub has_receipt: bool,
     /// Length of the log of updates that it had accepted.
     pub log_size: u64,
-    /// Structures of it whose signatures are good.
+    /// Number of structures in it with valid signatures.
     pub signatures: usize,
-    /// Another device's operation that it heard from that device directly, in words.
+    /// Another device's operation that it received directly, in words.
     pub met: Option<String>,
-    /// What it refused, in words.
+    /// The reply that it refused, in words.
     pub refused: Option<String>,
-    /// Whether the answer kept in it contradicts what it had accepted, looked at here once more.
+    /// Whether a check here confirms that the refused reply contradicts what the device had accepted.
     pub refused_rightly: Option<bool>,
     /// Whether all metadata is in it.
     pub is_whole: bool,
-    /// What is odd about it and proves nothing.
+    /// Oddities in it that prove nothing.
     pub remarks: Vec<String>,
 }
 
-/// Two operations that cannot both be.
+/// Two operations that cannot both be genuine.
 #[derive(Clone, Debug, Serialize)]
 pub struct ContradictionReport {
     /// The first operation, in words.
@@ -144,22 +144,22 @@ pub struct ContradictionReport {
     pub second: String,
     /// How they contradict each other.
     pub why: String,
-    /// Those of whom at least one lied; if there is only one, this one did.
+    /// The suspects, of whom at least one lied.
     pub suspects: Vec<String>,
-    /// Whether that is proven of a single one.
+    /// Whether there is only one suspect, so that this is proof.
     pub is_proof: bool,
 }
 
 /// How the views of two sides differ.
 #[derive(Clone, Debug, Serialize)]
 pub struct SidesReport {
-    /// What the first side is, in words.
+    /// The first side, in words.
     pub ours: String,
-    /// What the second side is, in words.
+    /// The second side, in words.
     pub theirs: String,
-    /// The same for every device, in operations.
+    /// How many operations of each device both sides know.
     pub devices: Vec<DeviceKnowledge>,
-    /// Which files differ, as far as can be said.
+    /// Which files differ, as far as could be determined.
     pub files: Comparison,
 }
 
@@ -174,10 +174,10 @@ pub struct DeviceKnowledge {
     pub theirs: u64,
 }
 
-/// A statement that does not contradict itself.
+/// A statement that was found not to contradict itself.
 struct CheckedStatement<'a> {
     testimony: &'a LabeledStatement,
-    /// The membership by which accepted structures were checked; none before the first view.
+    /// The membership by which the accepted structures were checked; `None` before the first view.
     membership: Option<Membership>,
     refused_membership: Option<Membership>,
     exhibits: Vec<Exhibit<'a>>,
@@ -226,7 +226,7 @@ pub fn verify(testimonies: &[LabeledStatement], limits: Limits) -> Result<Verdic
     })
 }
 
-/// Which of a statement's views.
+/// Selects one of a statement's views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatementView {
     /// The view that was accepted.
@@ -235,8 +235,8 @@ pub enum StatementView {
     Refused,
 }
 
-/// A statement's view to read files from, with blocks of `source`; the structures in it whose signatures are not good
-/// are left out. `None`: it has no such view.
+/// One of a statement's views to read files from, with blocks of `source`. Structures in it without a valid
+/// signature are left out. `None`: the statement has no such view.
 ///
 /// # Errors
 /// [`UnusableStatement`].
@@ -259,7 +259,7 @@ pub fn branch(
     Ok(Some(Branch::reading(view, membership, statement.floor.device, source)))
 }
 
-/// A view without the structures that their devices have not signed.
+/// A view without structures that are not validly signed by their devices.
 fn true_part(view: &View, members: &Membership) -> View {
     let mut view = view.clone();
     view.slots.retain(|device, slot| slot.value.device() == *device && authentic(members, slot).is_ok());
@@ -310,7 +310,7 @@ fn prepare(testimony: &LabeledStatement) -> Result<CheckedStatement<'_>, Unusabl
     let promised = receipt(floor).map_err(forged)?;
     if let Some(members) = &membership {
         for slot in floor.view.slots.values() {
-            // An accepted structure was verified by the teller; one that is not authentic was put in since.
+            // The teller verified every accepted structure; one that is not authentic was put in later.
             authentic(members, slot).map_err(|alarm| forged(alarm.to_string()))?;
             if !is_of(floor, members, slot) {
                 return Err(forged("a structure in it is of another file system".to_owned()));
@@ -357,17 +357,18 @@ fn prepare(testimony: &LabeledStatement) -> Result<CheckedStatement<'_>, Unusabl
     Ok(CheckedStatement { testimony, membership, refused_membership, exhibits, told })
 }
 
-/// Whether a structure is of the file system, in an epoch that its membership knows.
+/// Whether a structure is of the file system, in an epoch that the membership lists.
 fn is_of(floor: &Floor, members: &Membership, slot: &Signed<Structure>) -> bool {
     Epochs::of(floor.file_system(), &members.restores).contains(&slot.value.forecast.file_system)
 }
 
-/// The membership that a view names, if the block is in the statement; an error if the view names none properly.
+/// The membership that a view refers to, if its block is in the statement; an error if the reference is not
+/// valid.
 fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, String> {
     if view.slots.is_empty() {
         return Ok(None);
     }
-    // This check takes nothing to be verified already.
+    // A bystander's floor, so that the check assumes nothing to be verified already.
     let bystander = Floor::new(statement.floor.superuser, BYSTANDER);
     let reference = membership_wanted(&bystander, view).map_err(|alarm| alarm.to_string())?;
     let source = Sources::of(&[statement]);
@@ -380,8 +381,8 @@ fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, 
     }
 }
 
-/// The structure that the server has promised to have committed. A receipt that is not a listed server's counts for
-/// nothing, so it is an error: no honest device keeps one.
+/// The structure for which the server has given a receipt. A list of server keys without a valid signature is
+/// an error, since no honest device stores one.
 fn receipt(floor: &Floor) -> Result<Option<Digest>, String> {
     if let Some(keys) = &floor.server_keys
         && (keys.value.file_system != floor.file_system() || !keys.verify(&floor.superuser))
@@ -390,14 +391,14 @@ fn receipt(floor: &Floor) -> Result<Option<Digest>, String> {
     }
     let (Some(receipt), Some(own)) = (&floor.receipt, floor.own()) else { return Ok(None) };
     if receipt.value.structure != own.value.digest() {
-        // The receipt is of an earlier operation.
+        // The receipt is for an earlier operation.
         return Ok(None);
     }
-    // A list that the superuser has replaced may leave out the server of the time.
+    // The superuser may have replaced the list by one without the server of that time.
     Ok(floor.accepts_receipt(receipt, &own.value).then_some(receipt.value.structure))
 }
 
-/// Whether a client that knows nothing could accept the accepted view.
+/// Whether a client without any history could accept the accepted view.
 fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
     let reply = ViewReply {
         view: floor.view.clone(),
@@ -408,7 +409,7 @@ fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
     check_look(&Floor::unseen(floor.superuser, BYSTANDER, members), members, &reply).map(drop)
 }
 
-/// The refused answer: exhibits in it, and whether it is refused here too.
+/// Examines the refused reply: collects its exhibits, and checks whether it would be refused here too.
 fn refused<'a>(
     statement: &'a Statement,
     exhibits: &mut Vec<Exhibit<'a>>,
@@ -449,7 +450,7 @@ fn refused<'a>(
     (Some(members), Some(confirmed))
 }
 
-/// One of two sides that are compared.
+/// One of two sides to be compared.
 struct StatementSide<'a> {
     label: String,
     statement: &'a Statement,
@@ -457,8 +458,8 @@ struct StatementSide<'a> {
     membership: &'a Membership,
 }
 
-/// The two views that the first contradiction is between; without one, those of two statements, or what was accepted
-/// and what was refused.
+/// The two views between which the first contradiction is. Without one, the views of two statements, or a
+/// statement's accepted and refused views.
 fn sides(
     prepared: &[CheckedStatement<'_>],
     found: &[Contradiction],

@@ -1,7 +1,8 @@
-//! Accounts of the traffic that each file caused, and of what did not have to cross the link: counters, for people.
+//! Accounts of the traffic that each file caused, and of bytes that did not have to be transferred. For
+//! display only.
 //!
-//! Traffic is booked to the file for which the calling thread asked ([`on_behalf_of`]), in a table of bounded size: the
-//! smallest entries are joined when it is full, so that the sum stays true.
+//! Traffic is booked to the file for which the calling thread works ([`on_behalf_of`]). The table of files is
+//! bounded: when it is full, the smallest entries are joined, so that the sum stays right.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -10,21 +11,21 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Most files with accounts of their own.
+/// Most files with an account of their own.
 const FILES_MAX: usize = 512;
-/// Stands for what no file caused: directories and tables.
+/// Stands for traffic that no file caused: directories and tables.
 pub const NO_FILE: u64 = 0;
-/// Stands for what is fetched to be under a pin.
+/// Stands for blocks fetched for a pin.
 pub const PINNING: u64 = u64::MAX;
 
 thread_local! {
     static BEHALF: Cell<u64> = const { Cell::new(NO_FILE) };
 }
 
-/// Books what this thread asks for to a file, while this lives.
+/// While it lives, this thread's traffic is booked to a file.
 pub struct FileScope(u64);
 
-/// Books what this thread asks for to the file with inode number `ino`.
+/// Books this thread's traffic to the file with inode number `ino`, until the result is dropped.
 pub fn on_behalf_of(ino: u64) -> FileScope {
     FileScope(BEHALF.replace(ino))
 }
@@ -43,9 +44,9 @@ impl Drop for FileScope {
 /// Traffic that one file caused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Bytes of blocks received from the server, as they travelled.
+    /// Bytes of blocks received from the server, as transferred.
     pub received: u64,
-    /// Bytes of blocks sent to the server, as they travelled.
+    /// Bytes of blocks sent to the server, as transferred.
     pub sent: u64,
     /// Bytes that programs read.
     pub read: u64,
@@ -66,22 +67,22 @@ impl Traffic {
     }
 }
 
-/// Bytes that did not cross the link, by reason; and bytes that crossed it, before compression.
+/// Bytes that did not have to be transferred, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Savings {
     /// Bytes of blocks found in memory.
     pub memory: u64,
     /// Bytes of blocks found in the persistent cache.
     pub disk: u64,
-    /// Bytes of blocks not sent, as the server had them.
+    /// Bytes of blocks not sent because the server had them.
     pub known: u64,
-    /// Bytes by which compression against older versions made what was received shorter.
+    /// Bytes saved in receiving by compression against older versions.
     pub delta_received: u64,
-    /// Bytes by which compression against older versions made what was sent shorter.
+    /// Bytes saved in sending by compression against older versions.
     pub delta_sent: u64,
-    /// Bytes by which compression made what was received shorter.
+    /// Bytes saved in receiving by plain compression.
     pub compression_received: u64,
-    /// Bytes by which compression made what was sent shorter.
+    /// Bytes saved in sending by plain compression.
     pub compression_sent: u64,
 }
 
@@ -99,7 +100,7 @@ pub struct Account {
 #[derive(Default)]
 struct Files {
     by_ino: HashMap<u64, Traffic>,
-    /// Traffic of files whose own entries had to make room.
+    /// Traffic of files whose own entries were joined to make room.
     others: Traffic,
 }
 
@@ -114,13 +115,13 @@ impl Account {
         self.disk.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// A block of `plain` bytes was received as `travelled` bytes, on behalf of a file.
+    /// Notes a block of `plain` bytes that was received as `travelled` bytes on behalf of a file.
     pub fn received(&self, ino: u64, travelled: usize, plain: usize) {
         self.compression_received.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
         self.add_traffic(ino, &Traffic { received: travelled as u64, ..Traffic::default() });
     }
 
-    /// Notes a block that was sent.
+    /// Notes a block of `plain` bytes that was sent as `travelled` bytes on behalf of a file.
     pub fn sent(&self, ino: u64, travelled: usize, plain: usize) {
         self.compression_sent.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
         self.add_traffic(ino, &Traffic { sent: travelled as u64, ..Traffic::default() });
@@ -152,8 +153,8 @@ impl Account {
         by_ino.entry(ino).or_default().add(traffic);
     }
 
-    /// What was saved. `known`: bytes the server had; `deltas`: bytes that older versions spared what was received and
-    /// sent, which are counted as compression here.
+    /// The savings. `known`: bytes that the server had; `deltas`: bytes saved in receiving and sending by
+    /// older versions, which are included in compression here.
     pub fn means(&self, known: u64, deltas: (u64, u64)) -> Savings {
         let (delta_received, delta_sent) = deltas;
         Savings {
@@ -167,8 +168,8 @@ impl Account {
         }
     }
 
-    /// The files that caused most, the most first, by inode number (0: directories and tables); and all others
-    /// together.
+    /// The files that caused most traffic, the largest first, by inode number (0: directories and tables);
+    /// and the sum of all others.
     pub fn top(&self, count: usize) -> (Vec<(u64, Traffic)>, Traffic) {
         let files = self.files.lock();
         let mut all: Vec<(u64, Traffic)> =
@@ -181,25 +182,25 @@ impl Account {
         (all, others)
     }
 
-    /// What was measured of the link.
+    /// The measured pace of the link.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
 }
 
-/// The link's speed, measured by answers to requests for blocks.
+/// The link's speed, measured from answers to requests for blocks: seconds of a round trip, bytes a second.
 #[derive(Default)]
 pub struct Pace(Mutex<Option<(f64, f64)>>);
 
-/// Weight of earlier measurements when there is a new one.
+/// Weight of earlier measurements in the average.
 const INERTIA: f64 = 0.75;
-/// An answer of fewer bytes tells of the round trip, one of more of the rate.
+/// An answer of fewer bytes measures the round trip, a longer one the rate.
 const SMALL_BYTES: usize = 16 << 10;
-/// What is fetched ahead of a reader covers two round trips and this.
+/// Read-ahead covers two round trips and this many seconds.
 const AHEAD_SECONDS: f64 = 0.25;
-/// At least and at most so many bytes are fetched ahead.
+/// Bounds of read-ahead in bytes.
 const AHEAD_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=16 << 20;
-/// Assumed until something was measured.
+/// Read-ahead in bytes until something was measured.
 const AHEAD_BYTES_FIRST: u64 = 1 << 20;
 
 impl Pace {
@@ -217,7 +218,7 @@ impl Pace {
         });
     }
 
-    /// How many bytes are worth having under way ahead of a sequential reader.
+    /// How many bytes should be under way ahead of a sequential reader.
     pub fn ahead_bytes(&self) -> u64 {
         let Some((trip, rate)) = *self.0.lock() else { return AHEAD_BYTES_FIRST };
         // A conversion of floating point numbers saturates.
@@ -229,7 +230,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Proves: however many files there are, the table is bounded, the sum is true, and those that cause most are in it.
+    /// Proves: with any number of files, the table is bounded, the sum is right, and the files with the most
+    /// traffic are in it.
     #[test]
     fn bounded_and_true() {
         let account = Account::default();
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(account.means(7, (0, 0)).known, 7);
     }
 
-    /// Proves: what is fetched ahead grows with rate and round trip, within its bounds.
+    /// Proves: read-ahead grows with the rate and the round trip, within its bounds.
     #[test]
     fn pace() {
         let found = |trip_ms: u64, bytes_per_s: u64| {
@@ -268,7 +270,7 @@ mod tests {
         assert!((2_500_000..4_500_000).contains(&far), "{far}");
     }
 
-    /// Proves: the file asked for is that of the innermost guard, and nobody's when they are gone.
+    /// Proves: traffic is booked to the file of the innermost guard, and to no file when all guards are gone.
     #[test]
     fn behalves_nest() {
         let outer = on_behalf_of(1);

@@ -1,17 +1,17 @@
-//! Finds the older versions that a version of a file resembles: one, or two where one does not cover it all.
+//! Finds the older versions that a version of a file resembles: one, or two if one does not cover all of it.
 //!
-//! A file that was put together anew from another one (a bundle made in another way, a part moved elsewhere) resembles
-//! that one in some places and its own older version in others; so both are copied from.
+//! A file that was assembled from another one (a bundle built anew, a part moved elsewhere) resembles that
+//! one in some places and its own older version in others; so both are used.
 
 use super::fetch::Shared;
 use super::piece_matches::{Piece, PieceMatches};
 use super::versions::Version;
 use std::collections::HashSet;
 
-/// One version of a file's blocks compared with earlier ones.
+/// A new version of a file compared with earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct BaseCandidates {
-    /// Matches with older versions, the likeliest version first.
+    /// Matches with older versions, the most likely version first.
     parts: Vec<VersionMatch>,
 }
 
@@ -22,7 +22,7 @@ struct VersionMatch {
 }
 
 impl BaseCandidates {
-    /// Matches of `new` with each of `olds`, the likeliest first.
+    /// Compares `new` with each of `olds`, the most likely first.
     pub(super) fn of<'a>(olds: impl IntoIterator<Item = &'a Version>, new: &Version) -> BaseCandidates {
         let part = |old: &Version| VersionMatch {
             chunks: PieceMatches::of(&old.chunks, &new.chunks),
@@ -31,7 +31,7 @@ impl BaseCandidates {
         BaseCandidates { parts: olds.into_iter().map(part).collect() }
     }
 
-    /// Blocks to copy from for `blocks`: at most `bytes_max` bytes, and the likeliest last.
+    /// Bases for `blocks`: at most `bytes_max` bytes, the most likely last.
     pub(super) fn bases(&self, blocks: &[Piece], bytes_max: usize) -> Vec<Piece> {
         let mut bytes = 0;
         let mut chosen: Vec<Vec<Piece>> = Vec::new();
@@ -59,9 +59,10 @@ impl BaseCandidates {
 }
 
 impl Shared {
-    /// What a version resembles, the likeliest first: `before`, the version it took the place of (or the last one seen of
-    /// its name); but if nothing of that is left, rather the file that most chunks are of. Then the one of these two that
-    /// it was not; and for what is left the file that most of the rest is of.
+    /// Versions that `made` resembles, the most likely first. `before`: the version that it replaces, or the
+    /// last one seen under its name. If `made` has any of its chunks, it comes first; then the file that has
+    /// the most of the other chunks. If not, it comes second, after the file that has the most chunks of
+    /// `made`. Without `before`, the second is the file that has the most of the chunks that the first lacks.
     pub(super) fn earlier_versions(&self, before: Version, made: &Version) -> Vec<Version> {
         let mut index = self.index.lock();
         let mut sharing = |among: &[&Version]| {
@@ -100,8 +101,8 @@ mod tests {
         candidates.bases(&new.chunks, bytes_max).iter().map(|(address, _)| address.0[0]).collect()
     }
 
-    /// Proves: of two older versions both are copied from, the likelier one last; where there is no room for both, the
-    /// likelier one stays.
+    /// Proves: of two older versions, both are used, and the more likely one comes last; if there is no room
+    /// for both, the more likely one stays.
     #[test]
     fn two_older_versions() {
         let (likely, other, new) = (version(&[1, 2, 3]), version(&[11, 12, 13]), version(&[1, 21, 3]));

@@ -1,20 +1,20 @@
-//! Resemblance: which files have many short runs of bytes in common, told by eight numbers (Broder's min-hash).
+//! Features: eight numbers that show which files have many short runs of bytes in common (Broder's min-hash).
 //!
-//! Runs are sampled by a rolling hash over the last 64 bytes, so an insertion shifts nothing. Of eight different
-//! orders of all samples each feature is the first: two files have it in common as often as the part of their
-//! samples that they share.
+//! Runs are sampled by a rolling hash over the last 64 bytes, so an insertion shifts nothing. Each feature is
+//! the smallest sample by one of eight different orderings. The probability that two files have a feature in
+//! common equals the share of samples that they have in common.
 
 /// Number of features of a file.
 pub(super) const FEATURES: usize = 8;
-/// The least of eight orders of all samples; `u64::MAX` where there is none.
+/// The smallest sample by each of the eight orderings; `u64::MAX` if there is none.
 pub(super) type Features = [u64; FEATURES];
 
-/// One sample in so many bytes, as a power of two.
+/// One position in so many bytes is sampled; as a power of two.
 const SAMPLE_BITS: u32 = 7;
-/// Data shorter than this resembles nothing, in bytes.
+/// Data shorter than this, in bytes, has no features.
 const BYTES_MIN: usize = 4 << 10;
 
-/// Takes the features of data that comes in pieces.
+/// Computes the features of data that comes in parts.
 pub(super) struct Sampler {
     rolling: u64,
     bytes: usize,
@@ -75,8 +75,8 @@ mod tests {
         one.iter().zip(other).filter(|(one, other)| one == other).count()
     }
 
-    /// Proves: an edited file resembles the one it was, a different one does not, and how data comes in pieces
-    /// makes no difference.
+    /// Proves: an edited file has features in common with its earlier version, and a different one has not;
+    /// and how the data is divided into parts makes no difference.
     #[test]
     fn alike_and_not() {
         let old = noise(1, 200_000);

@@ -1,5 +1,5 @@
-//! How a block is found: memory, the persistent cache, somebody else's request under way, the server; and how
-//! blocks reach the server.
+//! Finds a block: in memory, in the persistent cache, in another call's running request, or at the server;
+//! and tracks which blocks have reached the server.
 
 use super::account::{self, Account};
 use super::disk::DiskCache;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// For how long a block that the server acknowledged is taken to be still there. Far below any server's
-/// collection window, since a block that nothing refers to may go after that.
+/// How long a block that the server acknowledged is assumed to be there. This is far below any server's
+/// collection window, after which a block without references may be removed.
 const ACKNOWLEDGED_FOR: Duration = Duration::from_secs(300);
 
 pub(super) struct Shared {
@@ -29,21 +29,22 @@ pub(super) struct Shared {
     pub(super) remote: Arc<dyn Remote>,
     pub(super) evidence: Arc<Evidence>,
     pub(super) memory: Mutex<MemoryCache>,
-    /// Let go, with its lock, when the last clone of the store goes.
+    /// `None` once the cache is closed, which also releases its lock.
     pub(super) disk: Mutex<Option<DiskCache>>,
     pub(super) unsent: Mutex<HashMap<Digest, UnsentBlock>>,
     pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
-    /// The server was put back to an older state: what it had is no reason to leave anything out.
+    /// Whether the server was restored to an older state, so that blocks it had before may be missing.
     pub(super) doubted: AtomicBool,
     pub(super) flights: Mutex<HashMap<Digest, Arc<BlockFetch>>>,
     pub(super) counters: Counters,
     pub(super) transfer: TransferConfig,
     pub(super) index: Mutex<ChunkIndex>,
-    /// Older blocks that chunks which may be read soon resemble.
+    /// For chunks that may be read soon: the older blocks that they resemble.
     pub(super) expected: Mutex<LruCache<Digest, Arc<BaseCandidates>>>,
-    /// From which node of an older version a block hangs, and as which of its references: a short name for it.
+    /// For blocks of older versions: the node that refers to each, and the index of that reference. This is a
+    /// short name for the block.
     pub(super) hangs: Mutex<LruCache<Digest, (Digest, u16)>>,
-    /// Blocks of the tree of files that the server surely had a moment ago, and what kind they are.
+    /// Blocks of the tree of files that the server surely had a moment ago, with their kinds.
     pub(super) recent: Mutex<LruCache<Digest, BlockKind>>,
     /// Blocks that the server was found not to have.
     pub(super) absent: Mutex<LruCache<Digest, ()>>,
@@ -55,7 +56,7 @@ pub(super) struct UnsentBlock {
     pub(super) holders: usize,
     /// Older blocks that it may be compressed against.
     pub(super) base_candidates: Arc<BaseCandidates>,
-    /// The file it was made for.
+    /// The file it was made for, for the account.
     pub(super) scope: u64,
 }
 
@@ -71,7 +72,7 @@ pub(super) enum FetchState {
     #[default]
     UnderWay,
     Landed(Result<Arc<Block>, SourceError>),
-    /// The call that fetched it was interrupted.
+    /// The call that fetched the block was interrupted.
     CalledOff,
 }
 
@@ -79,7 +80,7 @@ pub(super) struct FetchRequest {
     pub(super) reference: Reference,
     pub(super) kind: BlockKind,
     pub(super) flight: Arc<BlockFetch>,
-    /// The file it is wanted for.
+    /// The file it is wanted for, for the account.
     pub(super) scope: u64,
 }
 
@@ -88,7 +89,7 @@ impl Shared {
         self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
     }
 
-    /// The server has taken a block, which travelled as so many bytes.
+    /// Notes that the server has taken a block, which was transferred as `travelled` bytes.
     pub(super) fn acknowledged_one(&self, address: Digest, travelled: usize) {
         match self.at_server(address) {
             Some((behalf, plain)) => self.account.sent(behalf, travelled, plain),
@@ -96,8 +97,8 @@ impl Shared {
         }
     }
 
-    /// Notes that the server surely has a block. Returns the file it was to be sent for and its length, if it still
-    /// was.
+    /// Notes that the server surely has a block. If the block was still unsent, returns the file it was made
+    /// for and its length.
     pub(super) fn at_server(&self, address: Digest) -> Option<(u64, usize)> {
         let entry = self.unsent.lock().remove(&address);
         self.acknowledged.lock().put(address, Instant::now());
@@ -107,21 +108,21 @@ impl Shared {
         Some((behalf, plain))
     }
 
-    /// Takes a new block that the server has already.
+    /// Takes over a new block that the server already has.
     pub(super) fn note_at_server(&self, block: Arc<Block>) {
         self.counters.blocks_known.fetch_add(1, Relaxed);
         self.counters.bytes_known.fetch_add(block.body().len() as u64, Relaxed);
         self.memory.lock().insert(block);
     }
 
-    /// Whether a block is here or under way.
+    /// Whether a block is on this machine, sent or unsent.
     pub(super) fn is_near(&self, address: &Digest) -> bool {
         self.memory.lock().contains(address)
             || self.unsent.lock().contains_key(address)
             || self.disk.lock().as_ref().is_some_and(|disk| disk.contains(address))
     }
 
-    /// The block if it is in memory or in the persistent cache.
+    /// The block, if it is in memory or in the persistent cache.
     pub(super) fn local(
         &self,
         reference: &Reference,
@@ -164,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// A block that is here, of whatever kind, verified.
+    /// A verified block of any kind, if it is on this machine.
     pub(super) fn cached(&self, address: &Digest) -> Option<Arc<Block>> {
         let found = self.memory.lock().get(address);
         found.or_else(|| {
@@ -182,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// Joins the fetch of a block, or starts one (`true`), which the caller must then complete.
+    /// Joins the running fetch of a block, or starts one (`true`), which the caller must then complete.
     pub(super) fn join_or_start(&self, reference: &Reference) -> (Arc<BlockFetch>, bool) {
         let mut flights = self.flights.lock();
         if let Some(flight) = flights.get(&reference.address) {
@@ -193,7 +194,7 @@ impl Shared {
         (flight, true)
     }
 
-    /// Fetches blocks, verifies them, and wakes those who wait for them.
+    /// Fetches blocks, verifies them, and wakes the calls that wait for them.
     pub(super) fn retrieve(&self, wanted: Vec<FetchRequest>) {
         let mut results = self.request(&wanted);
         for (one, result) in wanted.iter().zip(&mut results) {
@@ -213,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// Asks for blocks and verifies them.
+    /// Requests blocks and verifies them.
     fn request(&self, wanted: &[FetchRequest]) -> Vec<Result<Arc<Block>, SourceError>> {
         match self.delta_down() {
             Some(level) => self.request_packed(wanted, level),
@@ -221,7 +222,7 @@ impl Shared {
         }
     }
 
-    /// Asks for blocks one by one, as they are stored.
+    /// Requests blocks one by one, in their stored form.
     pub(super) fn request_plain(&self, wanted: &[FetchRequest]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
@@ -265,7 +266,7 @@ impl Shared {
                 self.account.received(wanted.scope, stored.body.len(), block.body().len());
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
-                // What is pinned is kept elsewhere.
+                // Pinned blocks are stored in segments of their own.
                 if wanted.scope != account::PINNING {
                     self.cache(address, &stored);
                 }
@@ -279,7 +280,7 @@ impl Shared {
     }
 }
 
-/// A block that is known by its address must still be of the kind and length its place demands.
+/// Checks that a block found by its address has the kind and length that the reference demands.
 pub(super) fn check(block: &Block, reference: &Reference, kind: BlockKind) -> Result<(), SourceError> {
     let address = reference.address;
     let error = if block.kind() != kind {

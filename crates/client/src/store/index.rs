@@ -1,11 +1,12 @@
-//! What this client has seen of files: which chunks each was made of (LBFS, 3.1.3).
+//! The chunk index: of which chunks the files seen by this client consist (LBFS, 3.1.3).
 //!
-//! It answers what a file looked like before, which other file a new one resembles, and whether a chunk was ever seen.
-//! Nothing it says is trusted: a chunk it names is verified like every block before it is used, and only the server
-//! says what the server has. So a wrong or damaged index costs time, never correctness, and it needs no fsync.
+//! It finds earlier versions of a file and files that a new one resembles, and knows whether a chunk was ever
+//! seen. Nothing in it is trusted: a chunk that it names is verified like any block before it is used, and
+//! only the server can say what the server has. So a wrong or damaged index costs time, but never
+//! correctness, and needs no fsync.
 //!
-//! On disk it is a file of records, each process its own: it reads what the others have written when it starts, and
-//! writes only to the one it has locked. Memory is bounded by [`FILES_MAX`] and [`CHUNKS_MAX`]: about 60 bytes a
+//! On disk, each process has its own file of records: it reads the others' files when it starts, and writes
+//! only to the one it has locked. Memory is bounded by [`FILES_MAX`] and [`CHUNKS_MAX`]: about 60 bytes a
 //! chunk and 500 a file, 20 MB in all.
 
 use super::features::{FEATURES, Features};
@@ -20,28 +21,28 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Most files that are remembered.
+/// Most files in the index.
 pub(super) const FILES_MAX: usize = 8192;
-/// Most chunks that are remembered, of all files together.
+/// Most chunks in the index, of all files together.
 pub(super) const CHUNKS_MAX: usize = 256 << 10;
-/// A file of more chunks is not remembered.
+/// Files of more chunks are not indexed.
 pub(super) const FILE_CHUNKS_MAX: usize = 32 << 10;
-/// Longer paths are forgotten.
+/// Longer paths are not stored.
 const PATH_BYTES_MAX: usize = 4096;
-/// Bytes of an index file beyond which it is written anew.
+/// Size in bytes beyond which an index file is rewritten.
 const LOG_BYTES_MAX: u64 = 32 << 20;
-/// Processes that can each have a file in one folder.
+/// Most processes that can have a file of their own in one directory.
 const SHARERS_MAX: u32 = 16;
-/// Features that two files must have in common to resemble each other.
+/// Number of features that two files must have in common to count as similar.
 const ALIKE_MIN: usize = 2;
 
 /// One version of a file.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(super) struct FileVersion {
     pub(super) handle: Handle,
-    /// Its path, as far as it was known.
+    /// Its path; empty if unknown.
     pub(super) path: Vec<u8>,
-    /// The node that all of its chunks hang from, if they are more than fit the inode.
+    /// The node that all of its chunks are reachable from, if they do not fit into the inode.
     pub(super) root: Option<Digest>,
     /// The file's chunks, in sequence.
     pub(super) chunks: Vec<Piece>,
@@ -50,7 +51,7 @@ pub(super) struct FileVersion {
     pub(super) features: Features,
 }
 
-/// Finds the older version of a file that a new one resembles, by its chunks, its path or its features.
+/// Finds an older version of a file or a similar file, by handle, path, name, chunks or features.
 pub(super) struct ChunkIndex {
     files: LruCache<u64, FileVersion>,
     next: u64,
@@ -72,7 +73,7 @@ struct IndexLog {
 }
 
 impl ChunkIndex {
-    /// An index that is in memory only.
+    /// An index in memory only.
     pub(super) fn new() -> ChunkIndex {
         ChunkIndex {
             files: LruCache::unbounded(),
@@ -87,10 +88,10 @@ impl ChunkIndex {
         }
     }
 
-    /// Opens (or makes) the index of a folder.
+    /// Opens (or creates) the index in a directory.
     ///
     /// # Errors
-    /// I/O errors of the folder; damaged files are read as far as they make sense.
+    /// I/O errors of the directory; damaged files are read as far as possible.
     pub(super) fn open(directory: &Path) -> io::Result<ChunkIndex> {
         fs::create_dir_all(directory)?;
         let mut index = ChunkIndex::new();
@@ -108,17 +109,17 @@ impl ChunkIndex {
             index.load(&path);
         }
         let Some((path, lock)) = own else { return Ok(index) };
-        // Last, so that what this process knows is the newest.
+        // Read last, so that this process's own versions count as the newest.
         let good = index.load(&path);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-        // Bytes behind the last good record would hide new records.
+        // Bytes after the last valid record would hide new records.
         file.set_len(good)?;
         let file = OpenOptions::new().append(true).open(&path)?;
         index.log = Some(IndexLog { file, path, _lock: lock, bytes: good });
         Ok(index)
     }
 
-    /// Reads records until the first that makes no sense; returns where that is.
+    /// Reads records up to the first invalid one; returns its offset.
     fn load(&mut self, path: &Path) -> u64 {
         let Ok(file) = File::open(path) else { return 0 };
         let mut bytes = Vec::new();
@@ -136,7 +137,7 @@ impl ChunkIndex {
         good as u64
     }
 
-    /// Remembers a version of a file, in place of an older one.
+    /// Stores a version of a file, in place of an older one.
     pub(super) fn remember(&mut self, seen: FileVersion) {
         if self.of_handle(&seen.handle).is_some_and(|known| *known == seen) {
             return;
@@ -156,7 +157,7 @@ impl ChunkIndex {
         }
     }
 
-    /// Rewrites the log with what is still remembered.
+    /// Rewrites the log with the versions that are still in the index.
     fn rewrite(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let fresh = log.path.with_extension("new");
@@ -172,7 +173,7 @@ impl ChunkIndex {
             records.push(record);
         }
         let mut file = File::create(&fresh)?;
-        // Records are written with the least recently used first, in the sequence in which they came.
+        // The least recently used are written first, so that they are read back in the right sequence.
         for record in records.iter().rev() {
             file.write_all(&[&(record.len() as u32).to_le_bytes()[..], record].concat())?;
         }
@@ -245,20 +246,20 @@ impl ChunkIndex {
         self.files.get(number)
     }
 
-    /// Whether a chunk (or one that looks like it) was seen.
+    /// Whether a chunk, or one with the same short address, was seen.
     pub(super) fn knows(&self, address: &Digest) -> bool {
         self.by_chunk.contains_key(&short(address))
     }
 
-    /// The last version seen of a file, or else of one that had its path, or else its name: of editors' temporary files
-    /// too.
+    /// The last version seen of a file; or else of a file with its path, or else with its name, where
+    /// temporary names of editors count as the same.
     pub(super) fn earlier(&mut self, handle: &Handle, path: &[u8]) -> Option<&FileVersion> {
         let of_path = || self.by_path.get(path).or_else(|| self.by_name.get(&name_key(path)));
         let number = self.by_handle.get(handle).or_else(of_path)?;
         self.files.get(number)
     }
 
-    /// The file version that has most of these chunks.
+    /// The file version that has the most of these chunks.
     pub(super) fn sharing(&mut self, chunks: &[Piece]) -> Option<&FileVersion> {
         let found = chunks.iter().filter_map(|(address, _)| self.by_chunk.get(&short(address)).copied());
         let number = most(found)?.0;
@@ -287,8 +288,8 @@ fn short(address: &Digest) -> u64 {
     u64::from_le_bytes(address.0[..8].try_into().expect("8 bytes"))
 }
 
-/// Folder and name, without what programs add while they save: `foo`, `foo~`, `.foo.swp`, `#foo#`, `.#foo`,
-/// `foo.tmp123`, `.foo.A1b2C3` and `foo.bak` are one.
+/// Directory and name, without additions that programs make while they save: `foo`, `foo~`, `.foo.swp`,
+/// `#foo#`, `.#foo`, `foo.tmp123`, `.foo.A1b2C3` and `foo.bak` have the same key.
 fn name_key(path: &[u8]) -> Vec<u8> {
     let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let (folder, name) = path.split_at(at);
@@ -310,7 +311,7 @@ fn name_key(path: &[u8]) -> Vec<u8> {
     [folder, stem].concat()
 }
 
-/// Whether what follows the last dot of a name is only there while a program saves.
+/// Whether the part after the last dot of a name is one that programs add while they save.
 fn is_passing(suffix: &[u8], hidden: bool) -> bool {
     let known: [&[u8]; 10] =
         [b"swp", b"swo", b"swx", b"bak", b"orig", b"new", b"save", b"part", b"old", b"backup"];
@@ -340,7 +341,7 @@ mod tests {
         Handle { principal: PrincipalId::User(UserId(1)), number }
     }
 
-    /// Proves: each way to look a file up finds the right one, and the newest version of it.
+    /// Proves: each kind of look-up finds the right file, in its newest version.
     #[test]
     fn look_ups() {
         let mut index = ChunkIndex::new();
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(index.earlier(&handle(1), b"/b").unwrap().chunks.len(), 3);
         assert_eq!(index.earlier(&handle(9), b"/b").unwrap().handle, handle(2));
         assert!(index.earlier(&handle(9), b"/other").is_none());
-        // The swap file was seen later, but what had the very path is nearer.
+        // The swap file was seen later, but the file with exactly this path takes precedence.
         index.remember(seen(4, "/.b.swp", &[8]));
         assert_eq!(index.earlier(&handle(9), b"/b").unwrap().handle, handle(2));
         assert_eq!(index.earlier(&handle(9), b"/b~").unwrap().handle, handle(4));
@@ -365,7 +366,7 @@ mod tests {
         assert!(index.alike(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none(), "one feature is chance");
     }
 
-    /// Proves: what editors call a file while they save it leads to the file, and other names do not.
+    /// Proves: names that editors give a file while they save it lead to the file, and other names do not.
     #[test]
     fn names_while_saving() {
         for name in [
@@ -389,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Proves: bounded in files and chunks, whatever comes; the look-up tables shrink with it.
+    /// Proves: the numbers of files and chunks stay bounded, and the look-up tables with them.
     #[test]
     fn bounded() {
         let mut index = ChunkIndex::new();
@@ -417,8 +418,8 @@ mod tests {
         assert!(index.of_handle(&handle(77)).is_none());
     }
 
-    /// Proves: it is there after a restart, also after a crash in the middle of a record and beside a file of
-    /// rubbish; two processes share a folder without touching each other's file.
+    /// Proves: the index survives a restart, also after a crash in the middle of a record and with a file of
+    /// garbage beside it; and two processes share a directory without touching each other's file.
     #[test]
     fn survives() {
         let dir = tempfile::tempdir().unwrap();
@@ -444,7 +445,7 @@ mod tests {
         assert!(index.of_handle(&handle(4)).is_some(), "what came behind the torn record is read");
     }
 
-    /// Proves: the file does not grow without end, and writing it anew loses nothing that is remembered.
+    /// Proves: the file does not grow without limit, and rewriting it loses nothing that is in the index.
     #[test]
     fn written_anew() {
         let dir = tempfile::tempdir().unwrap();

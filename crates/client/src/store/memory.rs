@@ -1,16 +1,16 @@
-//! Verified blocks in memory: least recently used go first, bounded by bytes.
+//! Verified blocks in memory, bounded by bytes; the least recently used are dropped first.
 
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::Digest;
 use lru::LruCache;
 use std::sync::Arc;
 
-/// What one cached block costs beside its body: the map entry, the header, the allocations.
+/// Bytes that one cached block costs besides its body: the map entry, the header, the allocations.
 const OVERHEAD: usize = 200;
 
 /// A cache bounded by bytes.
 pub struct MemoryCache {
-    /// With whether each was asked for since it came.
+    /// Each block with a flag: whether it was requested since it was added.
     blocks: LruCache<Digest, (Arc<Block>, bool)>,
     bytes: usize,
     bytes_max: usize,
@@ -27,8 +27,8 @@ impl MemoryCache {
         self.get_with_use(address).map(|(block, _)| block)
     }
 
-    /// The block at `address`, which becomes the most recently used, and whether this is the first time it is asked
-    /// for since it came.
+    /// The block at `address`, which becomes the most recently used; and whether this is the first request
+    /// for it since it was added.
     pub fn get_with_use(&mut self, address: &Digest) -> Option<(Arc<Block>, bool)> {
         let (block, asked) = self.blocks.get_mut(address)?;
         Some((block.clone(), !std::mem::replace(asked, true)))
@@ -39,7 +39,7 @@ impl MemoryCache {
         self.blocks.contains(address)
     }
 
-    /// Adds a block, dropping the least recently used ones beyond the bound.
+    /// Adds a block, and drops the least recently used ones beyond the bound.
     pub fn insert(&mut self, block: Arc<Block>) {
         let cost = cost(&block);
         if cost > self.bytes_max {
@@ -61,7 +61,7 @@ impl MemoryCache {
         self.bytes_max
     }
 
-    /// Bytes held, overhead included.
+    /// Bytes of all blocks, including overhead.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -83,7 +83,7 @@ mod tests {
         Arc::new(Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), vec![byte; length]))
     }
 
-    /// Proves: the bound holds whatever is inserted, and what was used last stays longest.
+    /// Proves: the bound holds whatever is inserted, and the most recently used block stays longest.
     #[test]
     fn bounded_and_least_recently_used() {
         let mut cache = MemoryCache::new(3 * (1000 + OVERHEAD));

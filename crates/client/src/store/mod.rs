@@ -1,15 +1,15 @@
-//! Verified blocks: what the client reads from and writes to.
+//! Verified blocks: the client reads and writes all data through this store.
 //!
-//! Reads go through memory, the persistent cache and the server, in that order, and every block is checked
-//! against the reference it is wanted for before anything sees it, wherever it came from. A corrupt cache entry
-//! is forgotten and fetched again; a corrupt answer of the server is kept as evidence and refused.
+//! Reads try memory, the persistent cache and the server, in this order. Every block, wherever it came from,
+//! is checked against the reference it is wanted for before it is used. A corrupt cache entry is dropped and
+//! fetched again; a corrupt answer of the server is saved as evidence and refused.
 //!
 //! Writes are collected as *unsent* blocks, which can be read back at once. An operation sends along exactly
-//! the unsent blocks that its references reach ([`VerifiedStore::collect`]), so what an abandoned attempt
-//! produced never travels; large data is stored in batches beforehand ([`Upload`]).
+//! the unsent blocks that its references reach ([`VerifiedStore::collect`]), so blocks of an abandoned
+//! attempt are never sent. Large data is stored in batches before its operation ([`Upload`]).
 //!
-//! Attack answered: a server that alters, swaps or withholds blocks, or whose cache on this machine was
-//! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
+//! Attack answered: a server that alters, swaps or withholds blocks, and a manipulated cache on this machine.
+//! Unreachable, missing and altered are three different errors and are never confused.
 
 pub mod account;
 mod base_candidates;
@@ -57,38 +57,39 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
+/// Most bytes and blocks of one RETRIEVE or STORE; kept small so that several can be under way at once.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_BLOCKS: usize = 256;
-/// Requests for blocks under way at once.
+/// Most requests for blocks under way at once.
 const PARALLEL: usize = 4;
-/// Batches on their way to the server at once: each is answered when it is durable, which takes a while where that means a
-/// bucket, and those that wait together share what it takes. Over a slow link [`PARALLEL`] fill it.
+/// Most batches on their way to the server at once. Each is acknowledged when it is durable, which takes a
+/// while if the server stores in a bucket; batches that wait together share that time. Over a slow link,
+/// [`PARALLEL`] are enough to fill it.
 const STORED_AT_ONCE: usize = 16;
 const ACKNOWLEDGED_MAX: usize = 65_536;
-/// Chunks that are likely to be read, with what they resemble.
+/// Most chunks remembered as likely to be read, with the older blocks they resemble.
 const EXPECTED_MAX: usize = 65_536;
-/// Old chunks and nodes of which it is known where they hang.
+/// Most blocks of older versions for which the referring node is remembered.
 const HANGING_MAX: usize = 32_768;
-/// Blocks of the tree of files, as opposed to data, that were sent or fetched lately.
+/// Most blocks of the tree of files (as opposed to data) remembered as recently sent or fetched.
 const RECENT_MAX: usize = 128;
-/// How long to wait at the end for blocks that are still to be cached.
+/// How long to wait at the end until blocks are in the persistent cache.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-/// Blocks that the server was found not to have.
+/// Most blocks remembered as missing at the server.
 const ABSENT_MAX: usize = 4096;
 
-/// A source that also takes new blocks: they can be read back as long as they are held.
+/// A source that also takes new blocks; they can be read back while they are held.
 pub trait Blocks: BlockSource + Send + Sync {
     /// This store as a plain source of blocks.
     fn as_source(&self) -> &dyn BlockSource;
-    /// Takes a block until as many [`Blocks::release`]s as holds have come. `false` if it needs neither sending
-    /// nor releasing, because the server has it.
+    /// Adds a block and holds it until `release` has been called once for each hold. `false`: the block needs
+    /// neither sending nor releasing, because the server has it.
     fn hold(&self, block: Block) -> bool;
     /// Ends one hold of a block.
     fn release(&self, address: &Digest);
 }
 
-/// Blocks that never leave memory: for a founding operation, and for tests.
+/// For a founding operation and for tests: blocks never leave memory.
 impl Blocks for MemoryBlocks {
     fn as_source(&self) -> &dyn BlockSource {
         self
@@ -102,17 +103,17 @@ impl Blocks for MemoryBlocks {
     fn release(&self, _: &Digest) {}
 }
 
-/// How a store is set up.
+/// Configuration of a store.
 pub struct StoreConfig {
     /// The file system's digest key.
     pub key: DigestKey,
-    /// Bound of the cache in memory, in bytes.
+    /// Bound of the memory cache, in bytes.
     pub memory_bytes: usize,
-    /// Folder and bound in bytes of the persistent cache.
+    /// Directory of the persistent cache, and its bound in bytes.
     pub cache: Option<(PathBuf, u64)>,
-    /// Where proof of altered blocks is kept.
+    /// Store for proof of altered blocks.
     pub evidence: Arc<Evidence>,
-    /// How long to wait for the server at most.
+    /// Longest time to wait for the server.
     pub deadline: Duration,
     /// How blocks are sent and fetched.
     pub transfer: TransferConfig,
@@ -153,17 +154,17 @@ pub struct StoreStatus {
     pub disk_hits: u64,
     /// Blocks that came from the server.
     pub blocks_fetched: u64,
-    /// Their bytes, as they travelled.
+    /// Their bytes, as transferred.
     pub bytes_fetched: u64,
     /// Blocks sent to the server, with operations or before them.
     pub blocks_sent: u64,
-    /// Their bytes, as they travelled.
+    /// Their bytes, as transferred.
     pub bytes_sent: u64,
-    /// Blocks made that were not sent, as the server has them (SUNDR: duplicates).
+    /// New blocks that were not sent because the server has them (SUNDR: duplicates).
     pub blocks_known: u64,
     /// Their bytes, uncompressed.
     pub bytes_known: u64,
-    /// Blocks given up again that the server dropped at once (SUNDR: DECREF).
+    /// Blocks that were dereferenced and that the server dropped at once (SUNDR: DECREF).
     pub blocks_dereferenced: u64,
     /// Number of RETRIEVE requests.
     pub retrieves: u64,
@@ -173,36 +174,37 @@ pub struct StoreStatus {
     pub corrupt_cache_entries: u64,
     /// Bytes cached in memory.
     pub memory_bytes: u64,
-    /// Most bytes that they may take.
+    /// Bound of the memory cache, in bytes.
     pub memory_bytes_max: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
     /// Traffic over the link, and what was saved.
     pub transfer: TransferStatus,
-    /// Bytes that did not have to cross the link.
+    /// Bytes that did not have to be transferred.
     pub saved: Savings,
 }
 
-/// What was saved on slow links.
+/// Savings on slow links.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransferStatus {
     /// Bytes of the blocks that were sent, before compression.
     pub plain_sent: u64,
     /// Bytes of the blocks that were fetched, after decompression.
     pub plain_fetched: u64,
-    /// Of these, bytes that the blocks each for itself would have taken more than the parcels they travelled in.
+    /// Bytes saved by sending parcels instead of each block by itself.
     pub delta_saved_sent: u64,
-    /// The same for blocks fetched; an estimate, from how they compress here.
+    /// Bytes saved by fetching parcels instead of each block by itself; estimated by compressing the blocks
+    /// here.
     pub delta_saved_fetched: u64,
-    /// Requests that asked the server what it has.
+    /// Number of requests that asked the server which blocks it has.
     pub questions: u64,
-    /// Blocks that it had, so that they were not sent.
+    /// Blocks that were not sent because the server had them.
     pub blocks_present: u64,
     /// Their bytes, before compression.
     pub bytes_present: u64,
-    /// Parcels sent again because the server had lost what they copied from.
+    /// Parcels sent again because the server had lost bases of them.
     pub bases_missing: u64,
-    /// Parcels that came and could not be used, so that blocks were fetched one by one.
+    /// Parcels received that could not be used, so that their blocks were fetched one by one.
     pub parcels_refused: u64,
 }
 
@@ -213,14 +215,14 @@ pub struct VerifiedStore {
     lanes: Arc<WorkerQueues>,
 }
 
-/// A reference that does not keep the store alive.
+/// A reference to a store that does not keep it alive.
 pub struct WeakStore {
     shared: Weak<Shared>,
     lanes: Weak<WorkerQueues>,
 }
 
 impl WeakStore {
-    /// The store, while somebody uses it.
+    /// The store, if it still exists.
     pub fn upgrade(&self) -> Option<VerifiedStore> {
         Some(VerifiedStore { shared: self.shared.upgrade()?, lanes: self.lanes.upgrade()? })
     }
@@ -243,18 +245,18 @@ impl Drop for WorkerQueues {
 
 pub(crate) struct StoreJob {
     blocks: Vec<Arc<Block>>,
-    /// Older blocks that they may be compressed against.
+    /// Older blocks against which they may be compressed.
     base_candidates: Arc<BaseCandidates>,
-    /// Whether the server is asked first which of them it has.
+    /// Whether to ask the server first which of them it has.
     ask: bool,
     done: Sender<Result<(), RpcError>>,
 }
 
 impl VerifiedStore {
-    /// Opens the caches and starts the workers, which end with the last clone.
+    /// Opens the caches and starts the worker threads, which end with the last clone.
     ///
     /// # Errors
-    /// None for the persistent cache: without it everything works, only slower (a warning is logged).
+    /// None for the persistent cache: without it, everything works, only more slowly (a warning is logged).
     pub fn new(config: StoreConfig, remote: Arc<dyn Remote>) -> VerifiedStore {
         let index = match &config.cache {
             Some((directory, _)) => ChunkIndex::open(&directory.join("index")).unwrap_or_else(|error| {
@@ -314,17 +316,17 @@ impl VerifiedStore {
         WeakStore { shared: Arc::downgrade(&self.shared), lanes: Arc::downgrade(&self.lanes) }
     }
 
-    /// The part of the store that is on this machine: it never asks the server.
+    /// A source of blocks on this machine only; it never asks the server.
     pub fn near(&self) -> LocalStore {
         LocalStore(self.clone())
     }
 
-    /// Starts a write that is not yet part of an operation: a file's data.
+    /// Starts to upload data that is not part of an operation yet.
     pub fn upload(&self) -> Upload {
         Upload::new(self.clone(), None)
     }
 
-    /// An upload of a file of which something is known.
+    /// Starts to upload a file whose previous content may be known.
     pub fn upload_of(&self, about: WriteTarget) -> Upload {
         Upload::new(self.clone(), Some(about))
     }
@@ -334,14 +336,14 @@ impl VerifiedStore {
         self.shared.transfer.mode
     }
 
-    /// The unsent blocks that `roots` reach, referred-to before referring and the roots themselves last: whoever
-    /// has the roots got them with the operation, when everything else was there already.
+    /// The unsent blocks that `roots` reach: referred-to blocks before referring ones, and the roots last. So
+    /// a server that has the roots got everything else before.
     pub fn collect(&self, roots: impl IntoIterator<Item = Digest>) -> Vec<Arc<Block>> {
         let roots: HashSet<Digest> = roots.into_iter().collect();
         let unsent = self.shared.unsent.lock();
         let mut seen = HashSet::new();
         let mut out = Vec::new();
-        // Children first; an explicit stack, since hostile depth must not matter.
+        // Children come first. The stack is explicit, so that an extreme depth does no harm.
         let mut stack: Vec<(Digest, bool)> = roots.iter().map(|address| (*address, false)).collect();
         while let Some((address, expanded)) = stack.pop() {
             let Some(entry) = unsent.get(&address) else { continue };
@@ -356,7 +358,7 @@ impl VerifiedStore {
         out
     }
 
-    /// Takes blocks that came along with a reply; those that do not verify are ignored, since a hint proves
+    /// Takes blocks that came along with a reply. Blocks that do not verify are ignored, since a hint proves
     /// nothing.
     pub fn accept_hints(&self, blocks: Vec<AddressedBlock>) {
         for hint in blocks {
@@ -377,10 +379,10 @@ impl VerifiedStore {
         }
     }
 
-    /// Gives up blocks that this device stored lately and that nothing refers to any more.
+    /// Dereferences blocks that this device stored recently and that nothing refers to any more.
     ///
     /// # Errors
-    /// [`RpcError`]; harmless, the collector takes them later.
+    /// [`RpcError`]; harmless, since the server's garbage collection removes the blocks later.
     pub fn dereference(&self, addresses: Vec<Digest>) -> Result<u32, RpcError> {
         {
             let mut acknowledged = self.shared.acknowledged.lock();
@@ -399,12 +401,12 @@ impl VerifiedStore {
         }
     }
 
-    /// The evidence file made for an altered block, if any.
+    /// The evidence file for an altered block, if there is one.
     pub fn evidence_of(&self, address: &Digest) -> Option<PathBuf> {
         self.shared.evidence.of_block(address)
     }
 
-    /// Present counts and sizes.
+    /// The present counts and sizes.
     pub fn status(&self) -> StoreStatus {
         let counters = &self.shared.counters;
         let (memory_bytes, memory_bytes_max) = {
@@ -445,15 +447,15 @@ impl VerifiedStore {
         }
     }
 
-    /// Accounts of the traffic that each file caused.
+    /// The accounts of traffic by file.
     pub fn account(&self) -> &Account {
         &self.shared.account
     }
 
-    /// Begins to put blocks under a pin in the persistent cache.
+    /// Starts to put blocks under a pin in the persistent cache.
     ///
     /// # Errors
-    /// There is no such cache, another process does so just now, or I/O errors.
+    /// There is no such cache; another process does the same for this pin; or I/O errors.
     pub fn begin_pinning(&self, id: u64) -> std::io::Result<pins::Pinning> {
         match &*self.shared.disk.lock() {
             Some(disk) => pins::Pinning::begin(disk, id),
@@ -461,24 +463,24 @@ impl VerifiedStore {
         }
     }
 
-    /// Gives room on the disk of the persistent cache to something that needs it more. Whether there was any.
+    /// Frees space on the persistent cache's disk for something more important. Returns whether it could.
     pub fn make_room(&self, bytes: u64) -> bool {
         self.shared.disk.lock().as_mut().is_some_and(|disk| disk.make_room(bytes))
     }
 
-    /// Waits until what was sent and fetched until now is in the persistent cache. Whether it is.
+    /// Waits until everything sent and fetched so far is in the persistent cache. Returns whether it is.
     pub fn settle_cache(&self, patience: Duration) -> bool {
         let (done, settled) = sync_channel(1);
         self.lanes.keep.try_send(StoreTask::Settle(done)).is_ok() && settled.recv_timeout(patience).is_ok()
     }
 
-    /// Lets go of the persistent cache, once what was sent and fetched until now is in it.
+    /// Closes the persistent cache, once everything sent and fetched so far is in it.
     pub(crate) fn close_cache(&self) {
         self.settle_cache(CLOSE_PATIENCE);
         *self.shared.disk.lock() = None;
     }
 
-    /// Takes a new block that the server has already.
+    /// Takes a new block that the server already has.
     fn known(&self, block: Block) {
         self.shared.note_at_server(Arc::new(block));
     }
@@ -552,7 +554,7 @@ impl BlockSource for VerifiedStore {
                         return Ok(block);
                     }
                     FetchState::CalledOff if mine => return Err(interrupted(reference)),
-                    // The call that fetched it was interrupted, which does not concern this one.
+                    // The call that fetched the block was interrupted; this one has to fetch it again.
                     FetchState::CalledOff => break,
                     FetchState::UnderWay => {
                         if interrupt::wait(&flight.landed, &mut state, None) == Woken::Interrupted {
@@ -573,7 +575,7 @@ impl BlockSource for VerifiedStore {
 }
 
 impl VerifiedStore {
-    /// Begins to fetch blocks, each with the file that its traffic is booked to.
+    /// Starts to fetch blocks; with each comes the file to whose account its traffic goes.
     fn prefetch_for(&self, references: &[(Reference, BlockKind, u64)]) {
         if let Some(disk) = &mut *self.shared.disk.lock()
             && references.iter().any(|(reference, ..)| !disk.contains(&reference.address))
@@ -610,7 +612,7 @@ impl VerifiedStore {
     }
 }
 
-/// Blocks that are on this machine.
+/// The blocks on this machine.
 pub struct LocalStore(VerifiedStore);
 
 impl BlockSource for LocalStore {
@@ -629,7 +631,7 @@ fn interrupted(reference: &Reference) -> SourceError {
     SourceError::Unreachable(reference.address, "interrupted".to_owned())
 }
 
-/// The server answered something else than its protocol says.
+/// The error for an answer that does not fit the request.
 pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
     match response {
         Response::Error(error) => RpcError::Server(error.clone()),
@@ -643,7 +645,7 @@ pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
     }
 }
 
-/// Cuts a list into batches bounded by bytes and number.
+/// Divides a list into batches bounded by bytes and number.
 fn batches<T>(items: &[T], bytes_max: usize, size: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut out = Vec::new();
     let mut start = 0;

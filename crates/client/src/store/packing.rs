@@ -1,10 +1,12 @@
-//! Blocks on their way over a slow link: packed together, against what both sides have.
+//! Sends blocks over a slow link in parcels: packed together, as differences from blocks that both sides
+//! have.
 //!
-//! The unit stays the block. Whatever goes wrong with a parcel, blocks travel one by one as over a fast link: a
-//! parcel can only save.
+//! The unit is still the block. Whatever goes wrong with a parcel, its blocks are sent one by one as over a
+//! fast link, so a parcel can only save bytes.
 //!
-//! Attack answered: a server that packs other blocks than were asked for, copies from what was not offered, or says
-//! that it lacks what it has. What comes out of a parcel is only used under the address that its bytes give it.
+//! Attack answered: a server that packs other blocks than requested, uses bases that were not offered, or
+//! says that it lacks blocks that it has. A block from a parcel is only used under the address computed from
+//! its bytes.
 
 use super::fetch::{FetchRequest, Shared, check};
 use super::index::FILE_CHUNKS_MAX;
@@ -31,20 +33,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// Most bytes of old blocks that one parcel copies from; the server takes no more.
+/// Most bytes of base blocks of one parcel; the server accepts no more.
 const PREFIX_BYTES_MAX: usize = 15 << 20;
-/// Most plain bytes of one parcel.
+/// Most uncompressed bytes of one parcel.
 const PARCEL_BYTES_MAX: usize = 4 << 20;
 /// Factor by which a parcel is expected to be shorter than its blocks.
 const RATIO: usize = 4;
-/// Bytes of the map of a very large file that are asked for at once.
+/// How many bytes of the map of a very large file are requested at once.
 const MAP_BYTES_MIN: usize = 64 << 10;
-/// Blocks of the tree that are named as bases for one new one.
+/// Number of older tree blocks named as bases for a new one.
 const TREE_BASES: usize = 2;
 
 /// Blocks that are sent in the same message as an operation.
 pub struct AttachedBlocks {
-    /// As the request carries them.
+    /// The blocks as the request carries them.
     pub attached: Attached,
     /// Blocks that the server must have to unpack them.
     offered: Vec<Digest>,
@@ -52,12 +54,12 @@ pub struct AttachedBlocks {
 }
 
 impl Shared {
-    /// What is known or measured of the link.
+    /// Estimates of the link, configured or measured.
     pub(super) fn link(&self) -> Option<Link> {
         self.transfer.link.or_else(|| Link::from_estimate(&self.remote.estimate()?))
     }
 
-    /// The level of parcels to the server; `None`: blocks are sent one by one.
+    /// The compression level of parcels to the server; `None`: blocks are sent one by one.
     pub(super) fn delta_up(&self) -> Option<i8> {
         if self.transfer.mode != TransferMode::Full {
             return None;
@@ -65,7 +67,7 @@ impl Shared {
         delta_level(self.link()?.up)
     }
 
-    /// The level of parcels from the server.
+    /// The compression level of parcels from the server; `None`: blocks are fetched one by one.
     pub(super) fn delta_down(&self) -> Option<i8> {
         if self.transfer.mode != TransferMode::Full {
             return None;
@@ -78,18 +80,19 @@ impl Shared {
         self.transfer.mode == TransferMode::Full && self.link().is_some_and(|link| link.is_far())
     }
 
-    /// Bytes of one message to the server, about.
+    /// About the most bytes of one message to the server.
     fn message_bytes(&self) -> usize {
         self.link().map_or(BATCH_BYTES, |link| message_bytes(link.up))
     }
 
-    /// Plain bytes of one job of sending: much at once where it is packed, as it is cut again if it turns out to be too
-    /// much.
+    /// Uncompressed bytes of one store job: many if they are packed, since a parcel that turns out too large
+    /// is divided again.
     pub(super) fn job_bytes(&self) -> usize {
         if self.delta_up().is_some() { PARCEL_BYTES_MAX } else { BATCH_BYTES }
     }
 
-    /// Plain bytes of these asked for at once: what resembles something that is here comes as little.
+    /// How many uncompressed bytes of these blocks to request at once: more if they resemble blocks on this
+    /// machine, since few bytes are sent for them.
     pub(super) fn asked_bytes(&self, wanted: &[FetchRequest]) -> usize {
         let expected = self.expected.lock();
         match wanted.first().is_some_and(|one| expected.contains(&one.reference.address)) {
@@ -98,13 +101,14 @@ impl Shared {
         }
     }
 
-    /// Plain bytes of a tree asked for at once, if most of it is like what is here.
+    /// How many uncompressed bytes of a tree to request at once, if most of it resembles blocks on this
+    /// machine.
     pub(super) fn tree_bytes(&self) -> usize {
         self.answer_bytes() * RATIO
     }
 
-    /// Bytes of nodes asked for at once. They hold addresses, which cannot be compressed. Of a file of which nobody reads
-    /// all, just the upper levels.
+    /// How many bytes of nodes to request at once. Nodes hold addresses, which cannot be compressed. Of a
+    /// very large file, which is unlikely to be read as a whole, only the upper levels are requested.
     pub(super) fn map_bytes(&self, chunks: u64) -> usize {
         match (chunks > FILE_CHUNKS_MAX as u64, self.link()) {
             (false, Some(link)) => message_bytes(link.down),
@@ -112,7 +116,7 @@ impl Shared {
         }
     }
 
-    /// Most uncompressed bytes that are asked for in one request.
+    /// Most uncompressed bytes requested at once.
     fn answer_bytes(&self) -> usize {
         match (self.delta_down(), self.link()) {
             (Some(_), Some(link)) => (message_bytes(link.down) * RATIO).min(BATCH_BYTES),
@@ -121,14 +125,14 @@ impl Shared {
         }
     }
 
-    /// Remembers a block of the tree that the server has: what comes next resembles it.
+    /// Remembers a tree block that the server has, since the next one of its kind will resemble it.
     pub(super) fn note_sent(&self, block: &Block) {
         if block.kind() != BlockKind::Chunk {
             self.recent.lock().put(block.reference().address, block.kind());
         }
     }
 
-    /// The block if it is here and also at the server, as far as is known.
+    /// A block that is on this machine and, as far as is known, at the server.
     fn shared_block(&self, address: &Digest) -> Option<Arc<Block>> {
         if self.absent.lock().contains(address) {
             return None;
@@ -141,7 +145,7 @@ impl Shared {
         Some(Arc::new(block))
     }
 
-    /// Makes a prefix of those of the bases that can be had, as far as they are worth their while.
+    /// Makes a prefix from the bases that are available, as far as there is room.
     fn prefix(&self, bases: impl IntoIterator<Item = Digest>) -> Prefix {
         self.prefix_within(PREFIX_BYTES_MAX, bases)
     }
@@ -169,8 +173,8 @@ impl Shared {
         prefix.named(names)
     }
 
-    /// Compares a version with earlier ones, and notes where what it may be based on hangs, so that it can be named
-    /// in few bytes.
+    /// Compares a version with earlier ones. Also notes which node refers to each possible base, so that
+    /// bases can be named in few bytes.
     pub(super) fn base_candidates(&self, olds: &[Version], new: &Version) -> BaseCandidates {
         for (node, _) in olds.iter().flat_map(|old| &old.nodes) {
             let Some(block) = self.shared_block(node) else { continue };
@@ -182,7 +186,7 @@ impl Shared {
         BaseCandidates::of(olds, new)
     }
 
-    /// The blocks that a parcel copies from, of those that were offered.
+    /// A prefix of the blocks that a parcel uses as bases; all of them must have been offered.
     fn prefix_named(&self, names: &[Base], offered: &[Digest]) -> Result<Prefix, UnpackError> {
         let here = |node: &Digest| -> Result<Option<Vec<Digest>>, Infallible> {
             Ok(self.shared_block(node).map(|block| block.references().to_vec()))
@@ -193,7 +197,7 @@ impl Shared {
         if !bases.iter().all(|base| offered.contains(base)) {
             return Err(UnpackError::Unusable("it copies from what was not offered"));
         }
-        // What the server has chosen, it may take from anywhere in an older version.
+        // The server may have chosen bases from anywhere in an older version.
         let prefix = self.prefix_within(PARCEL_PREFIX_BYTES_MAX, bases.iter().copied());
         match prefix.bases() == bases {
             true => Ok(prefix.named(names.to_vec())),
@@ -201,8 +205,8 @@ impl Shared {
         }
     }
 
-    /// Blocks of the tree that resemble a new one: of its kind, those that refer to the most that it refers to, and
-    /// of these the latest.
+    /// Tree blocks that resemble a new one: of its kind, those with the most references in common with it,
+    /// and among those the latest.
     fn tree_bases(&self, block: &Block) -> Vec<Digest> {
         let references: HashSet<&Digest> = block.references().iter().collect();
         let recent: Vec<Digest> = self.recent_of(block.kind());
@@ -220,7 +224,7 @@ impl Shared {
         found.into_iter().take(TREE_BASES).map(|(.., address)| address).collect()
     }
 
-    /// Addresses of blocks of this kind that are known here, the latest first.
+    /// Addresses of recent blocks of a kind, the latest first.
     fn recent_of(&self, kind: BlockKind) -> Vec<Digest> {
         let recent = self.recent.lock();
         recent.iter().filter(|(_, known)| **known == kind).map(|(address, _)| *address).collect()
@@ -232,7 +236,7 @@ impl Shared {
         let mut bases: Vec<Digest> = of_file.into_iter().map(|(address, _)| address).collect();
         let in_tree = |block: &&Arc<Block>| match block.kind() {
             BlockKind::Chunk => false,
-            // Of a file's map the older version is known, or there is none.
+            // For a file's map, the older version is among the candidates, or there is none.
             BlockKind::MapLeaf | BlockKind::MapInner => candidates.lacks_nodes(),
             _ => true,
         };
@@ -244,8 +248,8 @@ impl Shared {
         bases
     }
 
-    /// Stores the blocks of a job durably. Storing twice changes nothing, so lost answers are simply asked for again,
-    /// and what was stored before a failure need not be sent again.
+    /// Stores the blocks of a job durably. Storing twice changes nothing, so a request without an answer is
+    /// simply repeated, and blocks stored before a failure need not be sent again.
     pub(super) fn send(&self, job: &StoreJob) -> Result<(), RpcError> {
         let asked;
         let mut blocks = job.blocks.as_slice();
@@ -259,7 +263,7 @@ impl Shared {
         }
     }
 
-    /// Asks which blocks the server has, and returns the others.
+    /// Asks the server which blocks it has, and returns the others.
     ///
     /// # Errors
     /// [`RpcError`].
@@ -310,7 +314,7 @@ impl Shared {
         self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
         self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
         self.counters.plain_sent.fetch_add(plain as u64, Relaxed);
-        // Each has its share of what they took together.
+        // Each block gets its share of the bytes that were sent for all of them.
         let mut left = bytes;
         for (place, block) in blocks.iter().enumerate() {
             let share = match place + 1 == blocks.len() {
@@ -365,7 +369,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Remembers what the server lacks. Whether any of it was offered, so that the next attempt is another one.
+    /// Remembers which bases the server lacks. Returns whether any of them was offered, so that another
+    /// attempt will differ.
     fn without(&self, missing: &[Digest], offered: &[Digest]) -> bool {
         self.counters.bases_missing.fetch_add(1, Relaxed);
         let offered: HashSet<&Digest> = offered.iter().collect();
@@ -379,7 +384,7 @@ impl Shared {
         any
     }
 
-    /// Blocks have been sent in a parcel: counts what that saved, and keeps them for the next one.
+    /// Counts the bytes saved by a parcel, and caches its blocks as bases for the next one.
     fn packed(&self, blocks: &[Arc<Block>], bytes: usize) {
         let mut apart = 0;
         for block in blocks {
@@ -390,7 +395,7 @@ impl Shared {
         self.counters.delta_saved_sent.fetch_add(apart.saturating_sub(bytes) as u64, Relaxed);
     }
 
-    /// Asks for blocks packed together; what does not come that way is asked for one by one.
+    /// Requests blocks in parcels; blocks that do not come that way are requested one by one.
     pub(super) fn request_packed(
         &self,
         wanted: &[FetchRequest],
@@ -417,7 +422,7 @@ impl Shared {
         results
     }
 
-    /// Sends one request; returns results for at least the first of `wanted`.
+    /// Sends one request; returns results for at least the first block of `wanted`.
     fn request_parcel(
         &self,
         wanted: &[FetchRequest],
@@ -461,7 +466,7 @@ impl Shared {
                     Err(error) => Err(error),
                 },
                 None if missing.contains(&address) => Err(SourceError::Missing(address)),
-                // Something else was in its place: the block itself shows whether it is altered.
+                // Something else was in its place. Fetched by itself, the block shows whether it is altered.
                 None => {
                     self.request_plain(std::slice::from_ref(one)).pop().expect("one answer for one block")
                 }
@@ -471,7 +476,8 @@ impl Shared {
         Ok(results)
     }
 
-    /// Blocks of a parcel that may copy only from what was offered, and is no larger than what was asked for can be.
+    /// Unpacks a parcel. It may use only bases that were offered, and must not be larger than the requested
+    /// blocks can be.
     fn unpack(
         &self,
         parcel: Option<Parcel>,
@@ -495,7 +501,7 @@ impl Shared {
         self.counters.bytes_fetched.fetch_add(bytes as u64, Relaxed);
         let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
         self.counters.plain_fetched.fetch_add(plain as u64, Relaxed);
-        // Each has its share of what they took together.
+        // Each block gets its share of the bytes that were received for all of them.
         for block in &blocks {
             let length = block.body().len();
             let share = (bytes as u64 * length as u64 / plain.max(1) as u64) as usize;
@@ -506,12 +512,12 @@ impl Shared {
         Ok(blocks.into_iter().map(|block| (block.reference().address, Arc::new(block))).collect())
     }
 
-    /// Takes a block that came in a parcel.
+    /// Takes over a block that came in a parcel.
     fn arrived(&self, block: Arc<Block>, behalf: u64) -> Arc<Block> {
         self.counters.blocks_fetched.fetch_add(1, Relaxed);
         self.note_sent(&block);
         self.memory.lock().insert(block.clone());
-        // Pinned blocks are kept in files of their own.
+        // Pinned blocks are stored in segments of their own.
         if behalf != account::PINNING {
             self.cache(block.reference().address, &block.to_stored());
         }
@@ -533,7 +539,7 @@ impl Shared {
                 next += 1;
                 continue;
             };
-            // What is of one file is based on its older version together, in the order of that.
+            // Blocks of one file are packed together against its older version, in that version's order.
             let of_file = expected[next..].iter().take_while(|other| match other {
                 Some(other) => Arc::ptr_eq(candidates, other),
                 None => false,
@@ -547,8 +553,8 @@ impl Shared {
         bases
     }
 
-    /// Fetches what the tree at `root` has and the one at `have`, which is here, has not. Nothing is lost if it
-    /// fails: what is wanted of it is then fetched block by block.
+    /// Fetches the blocks that the tree at `root` has and the trees at `have`, which are on this machine,
+    /// lack. A failure does no harm: blocks are then fetched one by one when they are needed.
     pub(super) fn fetch_tree(
         &self,
         root: &Reference,
@@ -571,7 +577,7 @@ impl Shared {
         else {
             return;
         };
-        // A block is sent whole, if only its beginning fits.
+        // The last block is sent whole even if only its beginning fits.
         let behalf = account::current_scope();
         let unpacked = self
             .prefix_named(&parcel.bases, offered)
@@ -585,7 +591,8 @@ impl Shared {
     }
 }
 
-/// What a block can take at most in the payload of a parcel: all that a body names is in it by index.
+/// Most bytes that a block can take in the payload of a parcel, including a table of all addresses it refers
+/// to.
 fn plain_bytes_max(reference: &Reference, kind: BlockKind) -> usize {
     let references =
         if kind == BlockKind::Chunk { 0 } else { 32 * (reference.length as usize).min(REFERENCES_MAX) };
@@ -599,8 +606,8 @@ enum UnpackError {
 }
 
 impl VerifiedStore {
-    /// Splits blocks into those that ride along with an operation (at most `bytes_max`, the last ones) and the rest,
-    /// which is stored now. Over a slow link they ride in a parcel, unless `plain`.
+    /// Divides blocks into the last ones, of at most `bytes_max` bytes, which are sent with an operation, and
+    /// the others, which are stored now. Over a slow link, the former go in a parcel, unless `plain`.
     ///
     /// # Errors
     /// [`RpcError`] of a STORE.
@@ -656,12 +663,12 @@ impl VerifiedStore {
         bases
     }
 
-    /// Tells that the server lacks what riding blocks were packed against.
+    /// Notes that the server lacks bases of blocks that were sent with an operation.
     pub fn bases_missing(&self, riding: &AttachedBlocks, missing: &[Digest]) {
         self.shared.without(missing, &riding.offered);
     }
 
-    /// Stores blocks durably, in pipelined batches.
+    /// Stores blocks durably, with several batches under way at once.
     ///
     /// # Errors
     /// The first [`RpcError`].
@@ -689,8 +696,9 @@ impl VerifiedStore {
         (0..sent).try_for_each(|_| interrupt::receive(&results).unwrap_or(Err(RpcError::Closed)))
     }
 
-    /// After the server was away: stores again what `roots` reach of what it had acknowledged and does not have. One that
-    /// was rebuilt lacks whatever no operation referred to when it was lost.
+    /// Called after the server was away: stores again the blocks reachable from `roots` that it had
+    /// acknowledged and no longer has. A rebuilt server lacks all blocks to which no operation referred when
+    /// it was lost.
     ///
     /// # Errors
     /// [`RpcError`].
@@ -720,18 +728,19 @@ impl VerifiedStore {
             let missing: Vec<Arc<Block>> = missing.map(|(_, block)| block.clone()).collect();
             self.store_all(&missing)?;
         }
-        // Nothing more is assumed of the other blocks.
+        // Nothing is assumed about the other blocks any more.
         self.shared.acknowledged.lock().clear();
         Ok(())
     }
 
-    /// The server was put back to an older state: of what it had acknowledged, or showed, nothing is taken for granted.
+    /// Called after a restore of the server: no block that it had acknowledged or shown is assumed to be
+    /// there.
     pub fn forget_acknowledged(&self) {
         self.shared.doubted.store(true, Relaxed);
         self.shared.acknowledged.lock().clear();
     }
 
-    /// Tells that the server has taken blocks that rode along with an operation.
+    /// Notes that the server has taken blocks that were sent with an operation.
     pub fn acknowledge(&self, riding: &AttachedBlocks) {
         let parcels: usize = riding.attached.parcels.iter().map(Parcel::message_bytes).sum();
         let blocks: usize = riding.attached.blocks.iter().map(|block| block.block.body.len()).sum();

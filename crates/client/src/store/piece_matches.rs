@@ -1,7 +1,7 @@
-//! Which blocks of an older version the blocks of a new one resemble: those in the same places.
+//! Finds the blocks of an older version that the blocks of a new one resemble: those in the same places.
 //!
-//! What both versions have needs no sending. Between two blocks that both have, what is new took the place of what
-//! is gone; so what is gone there is what a delta copies from.
+//! Blocks that both versions have need not be sent. Between two such blocks, new blocks took the place of
+//! removed ones; so the removed ones there are the bases for a delta.
 
 use holdfast_crypto::Digest;
 use std::collections::{HashMap, HashSet};
@@ -10,25 +10,25 @@ use std::ops::Range;
 /// A block of a version: its address and its length.
 pub(super) type Piece = (Digest, u32);
 
-/// Bytes on either side of where a new block lies among the old that are looked at as well.
+/// How many bytes before and after its proportional place are also searched for bases of a new block.
 const SLACK_BYTES: u64 = 512 << 10;
-/// A base costs 32 bytes to name, so a new block may name so many, and one more for each [`BASE_PER_BYTES`].
+/// Naming a base costs 32 bytes. So a new block may have this many, and one more for each [`BASE_PER_BYTES`].
 const BASES_MIN: usize = 2;
 const BASE_PER_BYTES: usize = 4 << 10;
 
 /// Old blocks that new ones have replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PieceMatches {
-    /// Pieces that only the old version has, in sequence.
+    /// Blocks that only the old version has, in its order.
     gone: Vec<Piece>,
-    /// For each block of the new version that the old one lacks: the part of `gone` that lies where it does.
+    /// For each block that only the new version has: the part of `gone` at its place.
     near: HashMap<Digest, NearestMatch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NearestMatch {
     range: Range<usize>,
-    /// The likeliest piece.
+    /// The most likely base.
     middle: usize,
 }
 
@@ -39,7 +39,7 @@ impl PieceMatches {
             old.iter().enumerate().map(|(place, (address, _))| (address, place)).collect();
         let kept: HashSet<&Digest> = new.iter().map(|(address, _)| address).collect();
         let gone: Vec<Piece> = old.iter().filter(|(address, _)| !kept.contains(address)).copied().collect();
-        // For each place among the old, how many before it are gone.
+        // For each block of the old version: how many before it are gone.
         let mut before = Vec::with_capacity(old.len() + 1);
         let mut count = 0;
         before.push(0);
@@ -57,7 +57,7 @@ impl PieceMatches {
             let end = (at..new.len()).find(|at| places.contains_key(&new[*at].0)).unwrap_or(new.len());
             let until = match new.get(end) {
                 Some((address, _)) if places[address] >= from => places[address],
-                // The pieces that follow were moved to here, or there are none.
+                // The following blocks were moved here from earlier, or there are none.
                 _ => old.len(),
             };
             lay(&new[at..end], &gone, before[from]..before[until], &mut near);
@@ -66,7 +66,7 @@ impl PieceMatches {
         PieceMatches { gone, near }
     }
 
-    /// Blocks to copy from for `blocks`, in the sequence of the old version.
+    /// Bases for `blocks`, in the order of the old version.
     pub(super) fn bases(&self, blocks: &[Piece]) -> Vec<Piece> {
         let mut chosen: Vec<usize> = Vec::new();
         for (address, length) in blocks {
@@ -80,13 +80,14 @@ impl PieceMatches {
         chosen.into_iter().map(|place| self.gone[place]).collect()
     }
 
-    /// Whether there is nothing to copy from.
+    /// Whether there are no bases.
     pub(super) fn is_empty(&self) -> bool {
         self.gone.is_empty()
     }
 }
 
-/// Lays a run of new blocks over the old ones in its place: both may differ in length, so by proportion.
+/// Assigns a run of new blocks to the old ones in its place. The two may differ in length, so this is done in
+/// proportion.
 fn lay(run: &[Piece], gone: &[Piece], gap: Range<usize>, near: &mut HashMap<Digest, NearestMatch>) {
     let bytes = |pieces: &[Piece]| pieces.iter().map(|(_, length)| u64::from(*length)).sum::<u64>();
     let (new_bytes, old_bytes) = (bytes(run).max(1), bytes(&gone[gap.clone()]));
@@ -126,8 +127,8 @@ mod tests {
         relatives.bases(&pieces(of, 8192)).iter().map(|(address, _)| address.0[0]).collect()
     }
 
-    /// Proves: a block that took another's place is based on that, at both ends and in the middle; what both versions
-    /// have is never a base.
+    /// Proves: a new block is based on the block whose place it took, at both ends and in the middle; blocks
+    /// that both versions have are never bases.
     #[test]
     fn what_took_the_place_of_what() {
         assert_eq!(bases(&[1, 2, 3, 4], &[1, 2, 9, 4], &[9]), [3]);
@@ -137,12 +138,12 @@ mod tests {
         assert_eq!(bases(&[1, 2, 3], &[1, 2, 3, 9], &[9]), [0u8; 0]);
         assert_eq!(bases(&[], &[1, 2], &[1, 2]), [0u8; 0]);
         assert_eq!(bases(&[1, 2, 3], &[1, 2, 3], &[1]), [0u8; 0]);
-        // Moved about.
+        // Blocks that were moved.
         assert_eq!(bases(&[1, 2, 3, 4], &[4, 9, 1], &[9]), [0u8; 0]);
         assert_eq!(bases(&[1, 2, 3, 4], &[3, 9, 1], &[9]), [4]);
     }
 
-    /// Proves: naming the bases never costs more than a small part of what is sent, however much is gone.
+    /// Proves: naming bases never costs more than a small part of what is sent, however many blocks are gone.
     #[test]
     fn few_bases_for_few_bytes() {
         let numbers: Vec<u8> = (10..250).collect();
@@ -151,7 +152,7 @@ mod tests {
         assert!(!relatives.is_empty());
     }
 
-    /// Proves: of many that are near, those in the very place are named, also near the ends.
+    /// Proves: of many bases nearby, those in exactly the same place are named, also near the ends.
     #[test]
     fn the_nearest_of_many() {
         let old: Vec<u8> = (1..=100).collect();
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Proves: in a version that is new from end to end each block is based on those in its place.
+    /// Proves: if all blocks of a version are new, each is based on those in its place.
     #[test]
     fn in_proportion() {
         let old: Vec<u8> = (1..=100).collect();

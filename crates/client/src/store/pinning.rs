@@ -1,4 +1,4 @@
-//! Reading what is to stay: everything that is read through here is put under a pin.
+//! Reads content for a pin: every block read through here is added to the pin.
 
 use super::pins::{PinError, Pinning};
 use super::{Blocks, VerifiedStore, account};
@@ -7,7 +7,7 @@ use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Number of chunks that are fetched at once.
+/// Number of chunks fetched at once.
 const CHUNKS: usize = 64;
 
 /// A source that adds each block it gives to a pin.
@@ -18,22 +18,22 @@ pub struct PinningSource {
 }
 
 impl PinningSource {
-    /// A source that reads from `store` and keeps what it reads for the pin.
+    /// A source that reads from `store` and adds what it reads to the pin.
     pub fn new(store: VerifiedStore, pinning: Pinning) -> PinningSource {
         PinningSource { store, pinning: Mutex::new(pinning), failure: Mutex::default() }
     }
 
-    /// Blocks and bytes put under the pin so far.
+    /// Number and bytes of the blocks added to the pin so far.
     pub fn needed(&self) -> (u64, u64) {
         self.pinning.lock().needed()
     }
 
-    /// Why nothing more can be put under the pin.
+    /// Why nothing more can be added to the pin.
     pub fn failure(&self) -> Option<PinError> {
         self.failure.lock().take()
     }
 
-    /// Everything was read: see [`Pinning::finish`].
+    /// Ends the update of the pin: see [`Pinning::finish`].
     ///
     /// # Errors
     /// I/O errors.
@@ -41,10 +41,10 @@ impl PinningSource {
         self.pinning.lock().finish()
     }
 
-    /// Reads the content of a file, for no other reason than that it be under the pin.
+    /// Reads the content of a file only to add it to the pin.
     ///
     /// # Errors
-    /// A block cannot be had or cannot be kept, or something is malformed.
+    /// A block cannot be fetched or added, or something is malformed.
     pub fn read_content(&self, inode: &Inode) -> Result<(), holdfast_content::ContentError> {
         let Content::Extents(map) = &inode.content else { return Ok(()) };
         let mut batch: Vec<(Reference, BlockKind)> = Vec::new();

@@ -1,4 +1,4 @@
-//! The store against a server that keeps blocks in memory, counts requests and misbehaves at will.
+//! Tests of the store with a server that has blocks in memory, counts requests and can be made to misbehave.
 
 use super::*;
 use holdfast_content::{BlockError, StoredBlock};
@@ -103,7 +103,8 @@ fn block(number: u64, length: usize, references: Vec<Digest>) -> Block {
     Block::new(&KEY, BlockKind::Chunk, references, noise(number, length))
 }
 
-/// Proves: however many ask for one block at once, it is fetched once; afterwards it is here.
+/// Proves: however many callers ask for one block at once, it is fetched once; afterwards it is available
+/// here.
 #[test]
 fn one_flight_for_many() {
     let host = Arc::new(TestServer::default());
@@ -119,8 +120,8 @@ fn one_flight_for_many() {
     assert_eq!(*host.retrieves.lock(), [1]);
 }
 
-/// Proves: a hint about many blocks becomes few requests, several under way at once, and what was hinted costs
-/// no request of its own.
+/// Proves: a hint about many blocks becomes few requests, several in transit at once, and hinted blocks need
+/// no further request.
 #[test]
 fn prefetch_in_parallel_batches() {
     let host = Arc::new(TestServer::default());
@@ -141,8 +142,8 @@ fn prefetch_in_parallel_batches() {
     assert!(store.status().memory_bytes <= 32 << 20);
 }
 
-/// Proves: altered, missing and unreachable are told apart; an altered block leaves evidence, and the true one is
-/// taken as soon as the server gives it.
+/// Proves: altered, missing and unreachable blocks give different errors; an altered block leaves evidence,
+/// and the true one is accepted as soon as the server sends it.
 #[test]
 fn three_ways_to_fail() {
     let host = Arc::new(TestServer::default());
@@ -164,11 +165,11 @@ fn three_ways_to_fail() {
     assert_eq!(store.fetch(&absent, BlockKind::Chunk).unwrap_err(), SourceError::Missing(absent.address));
     host.down.store(true, Relaxed);
     assert!(matches!(store.fetch(&absent, BlockKind::Chunk), Err(SourceError::Unreachable(..))));
-    // What is here stays readable.
+    // Blocks that are here stay readable.
     store.fetch(&reference, BlockKind::Chunk).unwrap();
 }
 
-/// Proves: a hint that comes with a reply is believed only if it is what it says.
+/// Proves: a hint that comes with a reply is believed only if its data matches its address.
 #[test]
 fn hints_are_verified() {
     let host = Arc::new(TestServer::default());
@@ -183,8 +184,8 @@ fn hints_are_verified() {
     assert_eq!(host.retrieves.lock().len(), 1);
 }
 
-/// Proves: an operation takes along exactly the unsent blocks that its roots reach, children first and roots
-/// last; what nobody holds is forgotten.
+/// Proves: an operation carries exactly the unsent blocks that its roots reach, children first and roots
+/// last; blocks without a holder are forgotten.
 #[test]
 fn collects_what_is_reached() {
     let host = Arc::new(TestServer::default());
@@ -207,7 +208,7 @@ fn collects_what_is_reached() {
     let attached = store.send_ahead(store.collect([r]), 1 << 20, 100, false).unwrap();
     assert!(host.stores.lock().is_empty());
     assert_eq!(attached.attached.blocks.len(), 3);
-    // Little room: the last ones ride along, the others are stored before.
+    // With little room the last blocks are sent with the operation, and the others are stored before.
     let attached = store.send_ahead(store.collect([r]), 1 << 20, 1, false).unwrap();
     assert_eq!(attached.attached.blocks[0].address, r);
     assert_eq!(*host.stores.lock(), [2]);
@@ -223,7 +224,7 @@ fn collects_what_is_reached() {
     assert!(matches!(store.fetch(&stray.reference(), BlockKind::Chunk), Err(SourceError::Missing(_))));
 }
 
-/// Proves: a large upload goes out in bounded batches while it is being made, a small one stays here until its
+/// Proves: a large upload is sent in bounded batches while it is being made, a small one stays here until its
 /// operation; a full server is reported as such.
 #[test]
 fn uploads() {

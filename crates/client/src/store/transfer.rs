@@ -1,4 +1,4 @@
-//! Decides how much work is spent on saving bytes, by the estimates of the link and the user's choice.
+//! Decides how much work to spend on saving bytes, from estimates of the link and the user's choice.
 
 use holdfast_content::Chunker;
 use holdfast_content::file::ChunkerConfig;
@@ -9,18 +9,18 @@ use std::time::Duration;
 /// Which ways of saving bytes on slow links are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum TransferMode {
-    /// All that are worth their cost on the link.
+    /// All ways that are worth their cost on the link.
     #[default]
     Full,
-    /// Compression block by block only; to compare with.
+    /// Only compression of each block; for comparison.
     Plain,
-    /// What LBFS does: chunks of its sizes, the server asked for each, compression chunk by chunk, no delta; to
-    /// compare with.
+    /// The methods of LBFS, for comparison: chunks of its sizes, a question to the server for each chunk,
+    /// compression of each chunk, no delta.
     Lbfs,
 }
 
 impl TransferMode {
-    /// The chunker for a file that was cut with `present` before.
+    /// The chunker for a file that was divided with `present` before.
     pub fn chunks(self, size: u64, present: Chunker) -> ChunkerConfig {
         match self {
             TransferMode::Full => ChunkerConfig::for_file(size, present),
@@ -46,7 +46,7 @@ impl std::str::FromStr for TransferMode {
 /// Estimates of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
-    /// From a request to its answer when nothing else is under way.
+    /// Time from a request to its answer when nothing else is under way.
     pub round_trip: Duration,
     /// Bytes a second to the server.
     pub up: u64,
@@ -55,8 +55,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// What an estimate says. Before enough has moved to tell the rate, a server far away is taken to be behind a slow
-    /// link; `None` for one nearby.
+    /// Makes a link from measurements. Until the rate has been measured, the link to a distant server is
+    /// assumed to be slow; `None` for a server nearby.
     pub(super) fn from_estimate(estimate: &LinkEstimate) -> Option<Link> {
         let assumed = (estimate.rtt >= FAR).then_some(FAR_RATE);
         let (sent, received) = (estimate.sent_bytes_per_second, estimate.received_bytes_per_second);
@@ -66,7 +66,7 @@ impl Link {
 }
 
 impl Link {
-    /// Whether a round trip takes longer than a few requests' work.
+    /// Whether a round trip takes longer than the work for a few requests.
     pub(super) fn is_far(&self) -> bool {
         self.round_trip >= FAR
     }
@@ -81,22 +81,23 @@ pub struct TransferConfig {
     pub link: Option<Link>,
 }
 
-/// A round trip from which on a server is far away.
+/// A server counts as distant from this round trip time on.
 const FAR: Duration = Duration::from_millis(5);
-/// Assumed rate of the link to a far server: 10 Mbit/s.
+/// Assumed rate of the link to a distant server: 10 Mbit/s.
 const FAR_RATE: u64 = 1_250_000;
-/// Faster than this, in bytes a second, nothing is gained by a delta: making it takes as long as sending. About
-/// 50 Mbit/s.
+/// Above this rate, in bytes a second, a delta gains nothing: making it takes as long as sending. About 50
+/// Mbit/s.
 const DELTA_RATE_MAX: u64 = 6_250_000;
-/// Slower than this the best compression pays: 0.1 Mbit/s.
+/// Up to this rate, in bytes a second, the best compression is worth its time: 0.1 Mbit/s.
 const THOROUGH_RATE_MAX: u64 = 12_500;
-/// For how long one message may keep a link busy: what is cut off in the middle is sent again.
+/// Longest time for which one message should occupy a link: if it is cut off in the middle, all of it is sent
+/// again.
 const MESSAGE_TIME: Duration = Duration::from_secs(2);
-/// However slow a link is, a message may have as many bytes.
+/// Bounds of a message's size in bytes, however slow or fast the link is.
 const MESSAGE_BYTES_MIN: usize = 64 << 10;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// zstd's level for a delta over a link of this rate; `None` if none pays.
+/// Level of zstd for a delta over a link of this rate; `None` if a delta is not worth its time.
 pub(super) fn delta_level(rate: u64) -> Option<i8> {
     if rate <= THOROUGH_RATE_MAX {
         Some(19)
@@ -107,13 +108,13 @@ pub(super) fn delta_level(rate: u64) -> Option<i8> {
     }
 }
 
-/// Most bytes of a message over a link of this rate, about.
+/// About the most bytes of a message over a link of this rate.
 pub(super) fn message_bytes(rate: u64) -> usize {
     let bytes = rate.saturating_mul(MESSAGE_TIME.as_secs());
     bytes.clamp(MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES_MAX as u64) as usize
 }
 
-/// Whether sending takes longer than asking whether it must be sent.
+/// Whether sending takes longer than asking whether it is necessary.
 pub(super) fn asking_pays(link: &Link, bytes: usize) -> bool {
     Duration::from_secs_f64(bytes as f64 / link.up.max(1) as f64) > link.round_trip
 }
@@ -122,7 +123,7 @@ pub(super) fn asking_pays(link: &Link, bytes: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Proves: the slower the link, the more trouble; fast ones take today's path.
+    /// Proves: the slower the link, the more work is spent on saving bytes; over fast links, none.
     #[test]
     fn the_link_decides() {
         assert_eq!(delta_level(10_000), Some(19));
@@ -137,7 +138,7 @@ mod tests {
         assert!(!asking_pays(&link, 4_000));
     }
 
-    /// Proves: what is not known is taken from what is: the other way, or the distance.
+    /// Proves: an unknown rate is taken from the other direction, or else from the distance.
     #[test]
     fn what_is_not_known() {
         let estimate = |rtt, sent, received| LinkEstimate {

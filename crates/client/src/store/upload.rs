@@ -1,8 +1,9 @@
-//! Data on its way to the server before an operation names it.
+//! Uploads data to the server before the operation that names it.
 //!
-//! What an earlier version of the file has, which the server keeps, is not sent. Over a slow link the rest waits until
-//! it is known what it resembles (at most [`HELD_BYTES_MAX`]); it is asked for first where asking is quicker than sending,
-//! and what must be sent travels packed against what it has replaced.
+//! Blocks that an earlier version of the file has are not sent: the server keeps them. Over a slow link, the
+//! other blocks wait (at most [`HELD_BYTES_MAX`]) until it is clear which older blocks they resemble. The
+//! server is asked which of them it has, if asking is quicker than sending. The rest is sent packed against
+//! the blocks it has replaced.
 
 use super::features::Sampler;
 use super::index::ChunkIndex;
@@ -23,26 +24,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Up to this many bytes stay here and ride along with the operation that names them.
+/// Up to this many bytes wait here and are sent with the operation that names them.
 const ATTACH_BYTES: usize = 128 << 10;
-/// Bytes that wait over a slow link, until it is known what they resemble.
+/// Most bytes that wait, over a slow link, until it is clear which older blocks they resemble.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// From this size on the server is asked what it has, even if nothing was seen before.
+/// From this many bytes on, the server is asked which blocks it has, even if none was seen before.
 const ASKED_BYTES_MIN: usize = 256 << 10;
 
-/// What is known of a file that is written.
+/// The file that is being written.
 #[derive(Clone)]
 pub struct WriteTarget {
     /// The file.
     pub handle: Handle,
-    /// Its path, as far as it is known.
+    /// Its path; empty if unknown.
     pub path: Vec<u8>,
-    /// Its published content, which the server has and keeps until this is done.
+    /// Its published content, which the server has and keeps until the upload is done.
     pub before: Content,
 }
 
-/// A sink that stores what it is given, in batches, while more is being made. At most a few batches are held
-/// in memory; [`BlockSink::put`] waits when the server is slower than the writer.
+/// A sink that stores blocks in batches while more are being made. At most a few batches are held in memory;
+/// [`BlockSink::put`] waits if the server is slower than the writer.
 pub struct Upload {
     store: VerifiedStore,
     about: Option<WriteTarget>,
@@ -50,9 +51,9 @@ pub struct Upload {
     before: Version,
     /// Blocks of the earlier version, which the server certainly has.
     certain: HashSet<Digest>,
-    /// The version that is written, so far.
+    /// The version being written, as far as it is complete.
     made: Version,
-    /// Everything put, so that it stays readable until the operation is made.
+    /// All blocks put, held so that they stay readable until the operation is made.
     held: Vec<Digest>,
     put: HashSet<Digest>,
     waiting: Vec<Arc<Block>>,
@@ -63,7 +64,7 @@ pub struct Upload {
     failed: Option<RpcError>,
 }
 
-/// Keeps unsent blocks readable and sendable. Keep it until the operation that names them has been made.
+/// Keeps unsent blocks readable and sendable. It must live until the operation that names them has been made.
 pub struct UnsentBlocks {
     store: VerifiedStore,
     addresses: Vec<Digest>,
@@ -100,7 +101,7 @@ impl Upload {
         }
     }
 
-    /// Waits until everything is durable at the server, or small enough to ride along with the operation.
+    /// Waits until everything is durable at the server, or is small enough to be sent with the operation.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::NoSpace`] or [`FsError::Refused`]: the data is not at the server.
@@ -108,7 +109,8 @@ impl Upload {
         self.finish_as(None)
     }
 
-    /// The same, saying what file has been made of it: where only parts were written, that tells what they are between.
+    /// Like [`Upload::finish`], with the file's new content: if only parts were written, it shows what lies
+    /// between them.
     ///
     /// # Errors
     /// As [`Upload::finish`].
@@ -136,7 +138,7 @@ impl Upload {
         }
     }
 
-    /// Few bytes ride along with the operation; what they resemble is noted for that.
+    /// Leaves a few bytes to be sent with the operation, and notes which older blocks they resemble.
     fn leave_to_the_operation(&mut self) -> Result<(), RpcError> {
         let mut waiting = std::mem::take(&mut self.waiting);
         if waiting.is_empty() {
@@ -179,7 +181,8 @@ impl Upload {
         }
     }
 
-    /// Versions that the blocks resemble: see `Shared::earlier_versions`. If none is known, a file that looks alike.
+    /// Earlier versions that the blocks may resemble: see `Shared::earlier_versions`. If there are none, a
+    /// file with similar features.
     fn base_candidates(&self, blocks: &[Arc<Block>]) -> Arc<BaseCandidates> {
         let shared = &self.store.shared;
         let before = match self.before.chunks.is_empty() {

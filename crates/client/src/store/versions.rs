@@ -1,4 +1,4 @@
-//! What is known of a file's earlier version, and what that saves when it is written or read again.
+//! Earlier versions of files, and how they save bytes when a file is written or read again.
 
 use super::VerifiedStore;
 use super::features::{Features, Sampler};
@@ -22,21 +22,22 @@ pub struct ReadAheadFile {
     pub ino: u64,
     /// The file.
     pub handle: Handle,
-    /// Its path, as far as it is known.
+    /// Its path; empty if unknown.
     pub path: Vec<u8>,
     /// Its content.
     pub content: Content,
 }
 
-/// If more than this is missing of a file, it is fetched as it is read, as likely not all of it is.
+/// If more bytes of a file than this are missing, they are fetched as they are read, since probably not all
+/// of them are needed.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
-/// No features are taken of larger files: their names and chunks must be enough.
+/// Features are not computed for larger files, in bytes; they are found only by names and chunks.
 const FEATURED_BYTES_MAX: u64 = 16 << 20;
 
-/// Over a fast link, files of more chunks are not compared.
+/// Over a fast link, files of more chunks than this are not compared.
 const FAST_CHUNKS_MAX: u64 = 1024;
 
-/// One version of a file, as far as it can be told without asking the server.
+/// One version of a file, as far as it can be determined without asking the server.
 #[derive(Clone, Default)]
 pub(super) struct Version {
     pub(super) root: Option<Digest>,
@@ -50,7 +51,7 @@ impl From<&FileVersion> for Version {
     }
 }
 
-/// Blocks that are here; asks nobody. Notes the nodes of maps that it is asked for.
+/// Blocks on this machine; never asks the server. Records the nodes of maps that are read.
 struct LocalBlocks<'a> {
     shared: &'a Shared,
     nodes: RefCell<Vec<Piece>>,
@@ -86,7 +87,8 @@ fn root_of(map: &ExtentMap) -> Option<Reference> {
 }
 
 impl Shared {
-    /// Most chunks of a file that are listed: over a fast link that gains so little that it must cost nothing.
+    /// Most chunks of a file that are listed. Over a fast link this gains little, so it must cost next to
+    /// nothing.
     fn listed_max(&self) -> u64 {
         match self.is_slow() {
             true => FILE_CHUNKS_MAX as u64,
@@ -119,7 +121,7 @@ impl Shared {
         Some(Version { root: root_of(map).map(|root| root.address), chunks, nodes })
     }
 
-    /// Remembers a version of a file.
+    /// Stores a version of a file in the index.
     fn remember(&self, handle: Handle, path: Vec<u8>, content: &Content, size: u64) {
         let Some(map) = map_of(content) else { return };
         let Some(version) = self.version(map) else { return };
@@ -131,7 +133,7 @@ impl Shared {
         self.index.lock().remember(FileVersion { handle, path, root, chunks, nodes, features });
     }
 
-    /// Features of a version, from the chunks that are in memory alone.
+    /// The features of a version, computed only from chunks in memory.
     fn features(&self, version: &Version) -> Features {
         let mut sampler = Sampler::new();
         for (address, _) in &version.chunks {
@@ -143,21 +145,22 @@ impl Shared {
         sampler.finish()
     }
 
-    /// An earlier version of a file that is about to be read, if it is here and another one than the present.
+    /// An earlier version of a file that is about to be read, if the index has one that differs from the
+    /// present one.
     fn earlier(&self, handle: &Handle, path: &[u8], root: Option<Digest>) -> Option<Version> {
         let version = Version::from(self.index.lock().earlier(handle, path)?);
         (root.is_none() || version.root != root).then_some(version)
     }
 
-    /// Before a file is read over a slow link: fetches what is new since its earlier version, if that is here as a whole.
-    /// Returns the earlier version.
+    /// Called before a file is read over a slow link: fetches what is new since its earlier version, if that
+    /// is completely on this machine. Returns the earlier version.
     fn expect_read(&self, handle: &Handle, path: &[u8], map: &ExtentMap, level: i8) -> Version {
         let root = root_of(map);
         let before = self.earlier(handle, path, root.map(|root| root.address)).unwrap_or_default();
         if let Some(root) = root.filter(|root| !self.is_near(&root.address)) {
             let all: Vec<Digest> =
                 before.nodes.iter().chain(&before.chunks).map(|(address, _)| *address).collect();
-            // The server may copy from whatever the older version has, so all of it must be here.
+            // The server may use any block of the older version as a base, so all of them must be here.
             let whole = before.root.filter(|_| all.iter().all(|address| self.is_near(address)));
             match whole {
                 Some(older) => {
@@ -169,14 +172,16 @@ impl Shared {
         before
     }
 
-    /// Over a link that is fast, but far, what waits for nothing is the map alone: all its levels in one request.
+    /// Fetches a file's whole map with one request, over a link that is fast but long: its levels would
+    /// otherwise take one round trip each.
     fn fetch_map(&self, map: &ExtentMap) {
         if let Some(root) = root_of(map).filter(|root| !self.is_near(&root.address)) {
             self.fetch_tree(&root, &[], &[], TreeData::Never, self.map_bytes(map.len()), 1);
         }
     }
 
-    /// Notes what the chunks that are not here resemble. Returns those of a file of which not much is missing.
+    /// Notes which older blocks the missing chunks resemble. Returns the missing chunks, if they are not too
+    /// many bytes.
     fn expect(&self, map: &ExtentMap, before: Version) -> Vec<(Reference, BlockKind)> {
         let Some(present) = self.version(map) else { return Vec::new() };
         let missing: Vec<Piece> =
@@ -204,8 +209,8 @@ impl Shared {
 }
 
 impl VerifiedStore {
-    /// A file's content is about to be read: over a slow link, what resembles an earlier version of it is fetched as
-    /// the difference, ahead of the reads. Only a hint.
+    /// Called before a file's content is read. Over a slow link, content that resembles an earlier version is
+    /// fetched as the difference, ahead of the reads. This is only an optimisation.
     pub fn prepare_read(&self, handle: &Handle, path: &[u8], content: &Content) {
         let Some(map) = map_of(content) else { return };
         let Some(level) = self.shared.delta_down() else {
@@ -216,15 +221,15 @@ impl VerifiedStore {
         };
         let before = self.shared.expect_read(handle, path, map, level);
         if self.shared.version(map).is_none() && map.len() <= self.shared.listed_max() {
-            // Only a hint: a read that needs the nodes reports what is wrong with them.
+            // This is only a hint: a read that needs the nodes reports an error itself.
             let _ = map.visit(self, 0..u64::MAX, &mut |_, _| Ok(true));
         }
         let wanted = self.shared.expect(map, before);
         self.prefetch(&wanted);
     }
 
-    /// Small files are likely to be read soon: what is not here of them is fetched together, each against its earlier
-    /// version where the link is slow. Only a hint; does not wait.
+    /// Fetches small files that are likely to be read soon: their missing blocks together, packed against
+    /// earlier versions if the link is slow. This is only an optimisation; does not wait.
     pub fn read_ahead(&self, files: &[ReadAheadFile]) {
         let is_slow = self.shared.delta_down().is_some();
         let mut wanted = Vec::new();
@@ -243,7 +248,8 @@ impl VerifiedStore {
         self.prefetch_for(&wanted);
     }
 
-    /// A version of a file was published or read here: its chunks are what a later one is compared with. Done aside.
+    /// Notes a version of a file that was published or read here, to compare later ones with it. The work is
+    /// done in the background.
     pub fn note_version(&self, handle: Handle, path: Vec<u8>, content: &Content, size: u64) {
         if self.shared.transfer.mode == TransferMode::Full && map_of(content).is_some() {
             let _ =
@@ -252,13 +258,13 @@ impl VerifiedStore {
     }
 }
 
-/// Work that a background thread does while nobody waits for it.
+/// Work for the background thread.
 pub(super) enum StoreTask {
     /// A block for the persistent cache.
     Block(Digest, holdfast_content::StoredBlock),
     /// Blocks that were sent, for the persistent cache.
     Blocks(Vec<AddressedBlock>),
-    /// Tells when everything before it has been done.
+    /// Signals that everything before it has been done.
     Settle(SyncSender<()>),
     /// A version of a file for the index.
     Version { handle: Handle, path: Vec<u8>, content: Content, size: u64 },

@@ -1,11 +1,12 @@
-//! I-numbers: a device's own, and ranges of users' and groups' mapped to them in advance (SUNDR 3.4.1).
+//! Allocates i-numbers: a device's own, and ranges of users' and groups' numbers mapped to them in advance
+//! (SUNDR 3.4.1).
 //!
 //! Invariants:
-//! - a device number is given out once, even if the operation that used it was aborted or had no effect, so a
-//!   number seen in somebody's change log never comes to mean another file;
-//! - ranges of different devices do not meet: each begins at a multiple of [`RANGE_MAX`] chosen by a digest of
-//!   the device and its (never repeated) first device number. Should two meet all the same, the second to be
-//!   ordered sees the first and chooses anew.
+//! - A device number is used once, even if the operation that used it was aborted or had no effect. So a
+//!   number in a change log never comes to mean another file.
+//! - Ranges of different devices do not overlap: each begins at a multiple of [`RANGE_MAX`] chosen by a
+//!   digest of the device and the range's first device number, which is never repeated. If two overlap all
+//!   the same, the one ordered second finds the first and chooses another place.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle, PrincipalId};
@@ -13,31 +14,32 @@ use holdfast_crypto::{DigestKey, Domain, encode};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Numbers in a device's first range for a principal.
+/// Numbers in the first range of a device for a principal.
 const RANGE_FIRST: u32 = 64;
-/// Numbers in its later ones, and what every range begins at a multiple of.
+/// Numbers in later ranges; every range begins at a multiple of this.
 const RANGE_MAX: u32 = 1024;
-/// Number of positions for a range, without the first, which holds number 1, the root directory.
+/// Number of places for a range; the first is left out, because it has number 1, the root directory.
 const PLACES: u64 = (1 << 40) / RANGE_MAX as u64 - 1;
-/// Remembered numbers of files that are not in a range of this device.
+/// Most remembered numbers of files that are not in a range of this device.
 const NUMBERS_MAX: usize = 4096;
-/// Most numbers in `newest`, which are copied with an allocator.
+/// Most numbers in `newest`, which is copied with each copy of an allocator.
 const NEWEST_MAX: usize = 64;
 
-/// Pre-allocated numbers of a user or group, and the device numbers they lead to.
+/// A range of preallocated numbers of a user or group, and the device numbers they are mapped to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Range {
     /// First number of the user or group.
     pub first: u64,
     /// The first number in the device's table.
     pub device_first: u64,
-    /// How many numbers are in the range.
+    /// How many numbers the range has.
     pub count: u32,
-    /// How many of them are given out.
+    /// How many of them are used.
     pub used: u32,
 }
 
-/// Numbers by file. An allocator is copied several times an operation, so copies share all but the newest.
+/// Numbers by file. An allocator is copied several times for each operation, so the copies share all but the
+/// newest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Numbers {
     shared: Arc<BTreeMap<Handle, u64>>,
@@ -64,19 +66,19 @@ impl Numbers {
     }
 }
 
-/// Gives out i-numbers. Part of the device's durable state.
+/// Allocates i-numbers. Part of the device's durable state.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Allocator {
     next_number: u64,
     pools: BTreeMap<PrincipalId, VecDeque<Range>>,
-    /// Device numbers of files that came here by re-mapping, so that a file that goes back and forth between
-    /// devices keeps one number here. Only a hint.
+    /// Device numbers of files that came to this device by re-mapping, so that a file that moves between
+    /// devices repeatedly keeps one number here. Only an optimisation.
     #[borsh(skip)]
     numbers: Numbers,
-    /// The numbers that this operation reserved, in sequence.
+    /// Ranges that this operation reserved, in order.
     #[borsh(skip)]
     reserved: BTreeMap<PrincipalId, Vec<Range>>,
-    /// Numbers that an earlier plan of this operation reserved and this one has not asked for yet.
+    /// Ranges that an earlier plan of this operation reserved and that this plan has not requested yet.
     #[borsh(skip)]
     again: BTreeMap<PrincipalId, VecDeque<Range>>,
 }
@@ -94,7 +96,8 @@ impl Default for Allocator {
 }
 
 impl Allocator {
-    /// After a restore of the server: what was reserved may be lost, so it is reserved anew. No number is given out again.
+    /// The allocator after a restore of the server: reservations may be lost, so they are made anew. No
+    /// number is used again.
     #[must_use]
     pub fn after_restore(&self) -> Allocator {
         Allocator { next_number: self.next_number, ..Allocator::default() }
@@ -109,7 +112,7 @@ impl Allocator {
         work
     }
 
-    /// For another plan of the same operation: it will be given the same numbers for the same requests.
+    /// The allocator for another plan of the same operation: the same requests get the same numbers.
     pub fn again(&self, earlier: &Allocator) -> Allocator {
         let mut work = self.begin();
         work.next_number = earlier.next_number;
@@ -132,7 +135,7 @@ impl Allocator {
         self
     }
 
-    /// The state after the operation had no effect: what it reserved is burned.
+    /// The state after the operation had no effect: its reservations are not used any more.
     pub fn without_effect(mut self) -> Allocator {
         for (principal, ranges) in std::mem::take(&mut self.reserved) {
             if let Some(pool) = self.pools.get_mut(&principal) {
@@ -143,7 +146,7 @@ impl Allocator {
         self
     }
 
-    /// A file number of `principal` from a range, with its device number. `None`: reserve a range first.
+    /// A number of `principal` from a range, with its device number. `None`: a range must be reserved first.
     pub fn take(&mut self, principal: PrincipalId) -> Option<(Handle, u64)> {
         let pool = self.pools.get_mut(&principal)?;
         while let Some(range) = pool.front_mut() {
@@ -160,7 +163,7 @@ impl Allocator {
         None
     }
 
-    /// Adds a range for `principal` that `is_free` agrees to. `None` if it agrees to none of several.
+    /// Adds a range for `principal` that `is_free` accepts. `None` if it accepts none of several.
     pub fn reserve<E>(
         &mut self,
         me: DeviceId,
@@ -196,7 +199,7 @@ impl Allocator {
         Ok(range)
     }
 
-    /// The device number that holds `file` here if the file is re-mapped to this device.
+    /// The device number that `file` gets if it is re-mapped to this device.
     pub fn number_for(&mut self, file: Handle) -> u64 {
         if let Some(number) = self.numbers.get(file) {
             return number;
@@ -207,7 +210,7 @@ impl Allocator {
         number
     }
 
-    /// Remembers a file's present number here.
+    /// Remembers the present number of a file in this device's table.
     pub fn remember(&mut self, file: Handle, number: u64) {
         self.numbers.insert(file, number);
     }
@@ -222,7 +225,8 @@ mod tests {
         Ok(true)
     }
 
-    /// Proves: two plans of one operation get the same numbers; a burned operation's numbers never return.
+    /// Proves: two plans of one operation get the same numbers; numbers of an operation without effect are
+    /// never used again.
     #[test]
     fn plans_repeat_and_burned_numbers_never_return() {
         let me = DeviceId(3);

@@ -1,8 +1,8 @@
 //! One verified view, and how a file is found in it: handle, table of its user or group, table of a device,
-//! inode (SUNDR 3.3.1, figure 2, with devices in the place of users).
+//! inode (SUNDR 3.3.1, figure 2, with devices in place of users).
 //!
-//! Reads here see committed operations only. What is pending is told apart by [`Touches`], and what to do about
-//! it is the caller's: a reader waits, a writer folds or gives way.
+//! Reads see committed operations only. [`Touches`] finds what is pending, and the caller decides what to do
+//! about it: a reader waits; a writer includes the pending changes or gives way.
 
 use super::touches::Touches;
 use crate::store::Blocks;
@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// Most decoded tables that are kept.
+/// Most decoded tables in the cache.
 const TABLES_MAX: usize = 128;
-/// Most inodes that one view remembers.
+/// Most inodes that one view caches.
 const INODES_MAX: usize = 8192;
 
-/// Names of a directory with what they stand for, in byte order.
+/// Names of a directory and their entries, in byte order.
 pub type Entries = Vec<(Vec<u8>, Entry)>;
 
 /// Why something cannot be read from a view.
@@ -38,24 +38,24 @@ pub enum ReadError {
     /// A block is missing, altered or malformed, or the server does not answer.
     #[error(transparent)]
     Content(#[from] ContentError),
-    /// A table leads to a device that may not write the file, or a block is not the table it should be.
+    /// A table leads to a device that may not write the file, or a block is not the expected table.
     #[error("{0}")]
     Misplaced(String),
-    /// More is pending than a table or directory can hold; this operation is one of those to wait for.
+    /// More is pending than a table or directory can hold. The operation named is one of those to wait for.
     #[error("too much is pending")]
     Overflow(Tag),
 }
 
-/// Where a file's inode lies.
+/// The location of a file's inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InodeLocation {
-    /// The device whose table holds it.
+    /// The device whose table has it.
     pub device: DeviceId,
-    /// Its number in that table.
+    /// Its number in that device's table.
     pub number: u64,
 }
 
-/// Tables that were decoded lately, shared by the views of one engine.
+/// Recently decoded tables, shared by the views of one engine.
 pub struct TableCache(Mutex<LruCache<Digest, Arc<Table>>>);
 
 impl Default for TableCache {
@@ -94,7 +94,7 @@ impl TableCache {
 
 /// A verified view with everything needed to read from it.
 pub struct Base {
-    /// The view: latest structures, the own one included, and what is pending.
+    /// The view: everybody's latest structures, including this device's, and the pending operations.
     pub view: Arc<View>,
     /// The membership in force in the view.
     pub membership: Arc<Membership>,
@@ -102,9 +102,9 @@ pub struct Base {
     pub me: DeviceId,
     /// The user that this device belongs to.
     pub user: UserId,
-    /// Where blocks come from and go to.
+    /// The store of blocks.
     pub blocks: Arc<dyn Blocks>,
-    /// The pending operations, by what they touch.
+    /// The pending operations, by the files they affect.
     pub touches: Touches,
     tables: Arc<TableCache>,
     inodes: Mutex<HashMap<Handle, Arc<Inode>>>,
@@ -130,7 +130,7 @@ impl Base {
         Base::new(view, self.membership.clone(), self.me, self.blocks.clone(), self.tables.clone())
     }
 
-    /// What became of operations, as this view shows.
+    /// The status of operations according to this view.
     pub fn fates(&self) -> &dyn OperationStatuses {
         &*self.view
     }
@@ -140,13 +140,13 @@ impl Base {
         self.blocks.as_source()
     }
 
-    /// The i-handle of a principal and its table; an empty table where there is none yet.
+    /// The i-handle of a principal and its table; an empty table if there is none yet.
     ///
     /// # Errors
     /// [`ReadError`].
     pub fn table(&self, owner: PrincipalId) -> Result<(Option<HandleVersion>, Arc<Table>), ReadError> {
         let handle = match owner {
-            // A device's table is in its own slot, nowhere else.
+            // A device's table is in its own slot only.
             PrincipalId::Device(device) => {
                 self.view.slots.get(&device).and_then(|slot| slot.value.handles.get(&owner)).copied()
             }
@@ -159,7 +159,7 @@ impl Base {
         Ok((handle, table))
     }
 
-    /// Where the table of the file's owner says that its inode lies.
+    /// The location of a file's inode according to the table of the file's owner.
     ///
     /// # Errors
     /// [`ReadError`]; a device that may not write the file is [`ReadError::Misplaced`].
@@ -186,7 +186,7 @@ impl Base {
         Ok(table.slot(self.source(), self.fates(), place.number)?.value)
     }
 
-    /// The inode at a place, if there is one.
+    /// The inode at a location, if there is one.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -197,7 +197,7 @@ impl Base {
         }
     }
 
-    /// The i-hash of the inode at a place, if there is one, without fetching the inode.
+    /// The i-hash of the inode at a location, if there is one, without fetching the inode.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -246,7 +246,7 @@ impl Base {
         Ok(self.touches.whole(file, place))
     }
 
-    /// What a name in a directory stands for.
+    /// The entry of a name in a directory.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -272,8 +272,8 @@ impl Base {
     }
 }
 
-/// Stored names of a directory with changes laid over them, at most `limit`. `complete`: there are no more stored ones
-/// after these; if there are, changes beyond the last of them are left to the next page.
+/// Stored names of a directory with changes on top, at most `limit`. `complete`: no more stored names follow.
+/// If more follow, changes after the last stored name are left for the next page.
 pub fn laid_over(
     stored: Entries,
     complete: bool,
@@ -294,8 +294,9 @@ pub fn laid_over(
     merged.into_iter().take(limit).collect()
 }
 
-/// Whether a file of `principal` may lie in `device`'s table: like the right to write, but what is removed goes
-/// on holding what it has, since it cannot change it any more. Who was put out of a group holds nothing of it.
+/// Whether `device`'s table may have files of `principal`. This is like the right to write, except that a
+/// removed device still has what it had, since it cannot change it any more. Files of a group must not be in
+/// tables of users who have left it.
 fn may_hold(membership: &Membership, device: DeviceId, principal: PrincipalId) -> bool {
     let Some(user) = membership.devices.get(&device).map(|device| device.user) else { return false };
     match principal {
@@ -305,7 +306,7 @@ fn may_hold(membership: &Membership, device: DeviceId, principal: PrincipalId) -
     }
 }
 
-/// The names in an inode.
+/// The names in a directory's inode.
 ///
 /// # Errors
 /// [`ReadError::NotDirectory`].

@@ -8,11 +8,12 @@ use holdfast_content::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// One change of a program, as a plan that can run on any state of the tree, as often as needed. Many share one signed
-/// operation, and all are planned again on a newer view when the server has ordered something else before.
+/// One change of a program, as a plan that can run on any state of the tree, as often as needed. Many edits
+/// share one signed operation, and all are planned again on a newer view if the server has ordered something
+/// else before.
 ///
-/// A plan must depend on nothing but the tree it is given and the edit's own fixed parameters: no clock, no randomness.
-/// It may keep results in `self`; those of the last plan count.
+/// A plan must depend only on the tree it is given and on the edit's own fixed parameters: not on a clock or
+/// on randomness. It may store results in `self`; those of the last plan count.
 pub trait Edit: Send {
     /// Reads through, and applies changes to, `changes`.
     ///
@@ -21,8 +22,9 @@ pub trait Edit: Send {
     /// ordered on, the caller of `modify` gets it.
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError>;
 
-    /// What was planned last has its place in the order: also when its caller no longer waits, which is how one
-    /// who gave up can find out. By the time a later edit is planned, this was called or never will be.
+    /// Called when the last plan has its place in the order, even if the caller no longer waits: so a caller
+    /// that gave up can find out. When a later edit is planned, this was either called before or never will
+    /// be.
     fn ordered(&mut self) {}
 }
 
@@ -32,14 +34,14 @@ impl<F: FnMut(&mut dyn Changes) -> Result<(), FsError> + Send> Edit for F {
     }
 }
 
-/// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
+/// The result of an edit, set once it is in the order, even if its caller did not wait for the answer.
 pub type OrderedResult<T> = Arc<OnceLock<T>>;
 
-/// Makes content from blocks, putting new ones into a sink.
+/// Makes content from blocks, and puts new blocks into a sink.
 pub type MakeContent<'a> = &'a dyn Fn(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>;
 
 /// The tree as one operation is about to leave it. Reads see earlier edits of the same operation and count as
-/// preconditions. An edit gets the engine's ([`super::Transaction`]), or that of a write-back, where it is made first.
+/// preconditions. Edits run on the engine's ([`super::Transaction`]), or first on a write-back's.
 pub trait Changes {
     /// The device that makes the operation.
     fn me(&self) -> DeviceId;
@@ -47,14 +49,14 @@ pub trait Changes {
     /// The user that this device belongs to.
     fn user(&self) -> UserId;
 
-    /// The file's inode. Of a directory it says nothing about entries, nor about changes of entries that are
-    /// pending.
+    /// The inode of a file. For a directory, this does not count as reading its entries, so pending changes
+    /// of entries do not matter.
     ///
     /// # Errors
     /// [`FsError::NotFound`] and errors of the data itself.
     fn inode(&mut self, file: Handle) -> Result<Arc<Inode>, FsError>;
 
-    /// What a name in a directory stands for.
+    /// The entry of a name in a directory.
     ///
     /// # Errors
     /// [`FsError::NotFound`] or [`FsError::NotDirectory`] for the directory, errors of the data itself.
@@ -75,8 +77,8 @@ pub trait Changes {
     /// [`FsError::Access`], [`FsError::NoSpace`]; errors of the principal's table.
     fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError>;
 
-    /// Writes a file's inode: a new file's, or all of an existing one's. The entries of an existing directory
-    /// are kept whatever `inode` says of them; use [`Changes::set_entry`].
+    /// Writes a file's inode: that of a new file, or all of an existing one. The entries of an existing
+    /// directory stay as they are, whatever `inode` has; use [`Changes::set_entry`] for them.
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::Invalid`].
@@ -88,8 +90,8 @@ pub trait Changes {
     /// [`FsError::Access`].
     fn remove_inode(&mut self, file: Handle) -> Result<(), FsError>;
 
-    /// Makes, replaces or (with `None`) removes a name; `time_ns` becomes the directory's time of change unless
-    /// that is later.
+    /// Makes, replaces or (with `None`) removes a name. `time_ns` becomes the directory's time of change
+    /// unless that is later already.
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::Invalid`] for a bad name.
@@ -101,16 +103,17 @@ pub trait Changes {
         time_ns: i64,
     ) -> Result<(), FsError>;
 
-    /// Makes content for a file with the blocks at hand, and new ones, which travel with the operation.
+    /// Makes content for a file from available blocks and new ones; the new blocks are sent with the
+    /// operation.
     ///
     /// # Errors
-    /// What it means for the file that a block could not be had.
+    /// The file's error if a block could not be fetched.
     fn make_content(&mut self, file: Handle, make: MakeContent<'_>) -> Result<Content, FsError>;
 
-    /// The membership, for edits that change it, or that need what only the engine knows.
+    /// The membership, for edits that change it or need the engine's base.
     ///
     /// # Errors
-    /// [`FsError::Invalid`]: the edit is planned elsewhere than by the engine.
+    /// [`FsError::Invalid`]: the edit is not being planned by the engine.
     fn membership(&mut self) -> Result<MembershipChanges<'_>, FsError> {
         Err(FsError::Invalid("an edit of the membership is planned by the engine only".to_owned()))
     }

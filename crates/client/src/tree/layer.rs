@@ -1,4 +1,4 @@
-//! What a transaction collects: changes, new blocks, and words for what went wrong.
+//! What a transaction collects: changes and new blocks.
 
 use super::base::ReadError;
 use crate::error::FsError;
@@ -8,7 +8,7 @@ use holdfast_crypto::{Digest, DigestKey};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Turns what went wrong with a file's data into what the caller sees; knows about evidence.
+/// Turns an error with a file's data into the caller's error; may save evidence.
 pub type Explain<'a> = &'a dyn Fn(Option<Handle>, &ReadError) -> FsError;
 
 /// New entries by name, each with the directory's new time; `None` removes the name.
@@ -31,7 +31,7 @@ impl Layer {
     }
 }
 
-/// Collects a plan's new blocks, which are dropped with the plan.
+/// Holds a plan's new blocks, and releases them when the plan is dropped.
 pub struct PlanSink {
     blocks: Arc<dyn Blocks>,
     held: Vec<Digest>,

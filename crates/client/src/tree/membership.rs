@@ -1,4 +1,4 @@
-//! The membership in an operation that may change it.
+//! The membership, within an operation that may change it.
 
 use super::base::{Base, ReadError};
 use super::layer::{Explain, Layer, PlanSink};
@@ -11,7 +11,7 @@ use holdfast_protocol::warrant::Change;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The membership as an operation of the engine is about to leave it.
+/// The membership, as an operation of the engine is about to leave it.
 pub struct MembershipChanges<'a> {
     pub(super) base: &'a Base,
     pub(super) explain: Explain<'a>,
@@ -21,15 +21,15 @@ pub struct MembershipChanges<'a> {
 }
 
 impl MembershipChanges<'_> {
-    /// The membership in force with the version that a change of it must have: the order gives every
-    /// operation that declares one a version, whether it takes effect or not.
+    /// The membership in force, with the version that a changed one must have: the order gives a version to
+    /// every operation that declares a change, whether it takes effect or not.
     pub fn next(&self) -> Membership {
         let mut next = Membership::clone(&self.base.membership);
         next.version = self.next_version();
         next
     }
 
-    /// The membership in force, and under which version.
+    /// The membership in force, with its version.
     ///
     /// # Errors
     /// [`FsError::NotFound`] before the founding operation.
@@ -38,7 +38,7 @@ impl MembershipChanges<'_> {
         Ok((handle, self.base.membership.clone()))
     }
 
-    /// Replaces the membership; device 0 only. To be made from [`MembershipChanges::next`].
+    /// Replaces the membership; only for device 0. The new one must be made from [`MembershipChanges::next`].
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::Invalid`] if it may not follow the present one.
@@ -55,7 +55,8 @@ impl MembershipChanges<'_> {
         self.stage(membership)
     }
 
-    /// Replaces the membership by one that the superuser has signed off-line, in an operation that changes nothing else.
+    /// Replaces the membership by one that the superuser has signed off line. The operation must change
+    /// nothing else.
     ///
     /// # Errors
     /// [`FsError::Expired`] if another change came between, [`FsError::Invalid`] if it may not follow,
@@ -79,8 +80,8 @@ impl MembershipChanges<'_> {
         self.stage(membership)
     }
 
-    /// Reads from the view as it is before this operation. Nothing is recorded, so whatever the result is used
-    /// for must be read again through [`super::Changes`].
+    /// Reads from the view as it is before this operation. The read is not recorded, so anything based on it
+    /// must be read again through [`super::Changes`].
     pub(crate) fn read_base<T>(
         &self,
         read: impl FnOnce(&Base) -> Result<T, ReadError>,

@@ -1,16 +1,16 @@
-//! The file tree of a view, and plans to change it. Pure: given a source of blocks, it decides; it knows no
-//! clock, no thread and no network.
+//! The file tree of a view, and plans to change it. This module is pure: it reads from a source of blocks and
+//! uses no clock, thread or network.
 //!
-//! - [`Base`]: a verified view and how files are found in it;
-//! - [`Touches`]: what is pending, and so what conflicts;
-//! - [`View`]: the file system at one place in the order;
-//! - [`Edit`]: what is planned, on [`Changes`], which are a [`Transaction`] in the engine;
-//! - [`survey()`]: everything there is, to find what nothing refers to;
-//! - [`Plan`]: deltas for the certificate, i-handles for the structure.
+//! - [`Base`]: a verified view, and how files are found in it;
+//! - [`Touches`]: pending operations, and so conflicts;
+//! - [`View`]: the file system at one position in the order;
+//! - [`Edit`]: a change to be planned, on [`Changes`], which are a [`Transaction`] in the engine;
+//! - [`survey()`]: goes through everything, to find what nothing refers to;
+//! - [`Plan`]: deltas for the certificate, tables for the structure.
 //!
-//! Attack answered: laundering (SUNDR 3.4.2). What another device has pending is folded in only as changes
-//! tagged with that operation, which count if and only if it is committed; so nobody's signature ever vouches
-//! for somebody else's unfinished operation.
+//! Attack answered: laundering (SUNDR 3.4.2). Pending changes of another device are included only as changes
+//! tagged with their operation, which count if and only if it is committed. So no signature ever vouches for
+//! another device's unfinished operation.
 
 mod allocate;
 mod base;

@@ -1,4 +1,4 @@
-//! From edits to a certificate's deltas, and from a place in the order to i-handles.
+//! Turns edits into a certificate's deltas and, once the place in the order is certain, into tables.
 
 use super::allocate::{Allocator, Range};
 use super::base::{Base, ReadError};
@@ -15,29 +15,32 @@ use holdfast_protocol::signer::Tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A change list longer than this, or of more bytes, is folded into its map.
+/// A list of changes longer than this, or of more bytes, is merged into its map.
 const CHANGES_MAX: usize = 64;
 const CHANGE_BYTES_MAX: usize = 8 << 10;
-/// An operation that frees more bytes than this folds its table's list at once: the map under the list still has what was
-/// removed, so the server keeps, and charges for, all that it refers to.
+/// If an operation frees more bytes than this, its table's list of changes is merged at once. Otherwise the
+/// map under the list would still have the removed files, and the server would keep, and charge for, their
+/// blocks.
 const FREED_MAX: u64 = 64 << 10;
-/// With more unsettled changes than this in one map an operation gives way instead of adding to them; readers
+/// If a map has more unsettled changes than this, an operation gives way instead of adding to them. Readers
 /// refuse lists of more than 1024.
 const UNSETTLED_MAX: usize = 640;
 
-/// A planned operation: what to declare, and what to make of it once its place in the order is known.
+/// A planned operation: the deltas to declare, and the changes to make once its place in the order is
+/// certain.
 pub struct Plan {
-    /// What the certificate declares.
+    /// The deltas that the certificate declares.
     pub deltas: Vec<Delta>,
-    /// Pending operations that it reads or overwrites; it may not take effect unless this is empty.
+    /// Pending operations that conflict with what the plan reads or overwrites. It may take effect only if
+    /// this is empty.
     pub conflicts: BTreeSet<Tag>,
-    /// The numbers that are given out after this operation.
+    /// The allocator after this operation.
     pub allocator: Allocator,
     inodes: BTreeMap<u64, Option<Arc<Inode>>>,
     directories: BTreeMap<Handle, DirectoryChange>,
     tables: BTreeMap<PrincipalId, Vec<TableChange>>,
     members: Option<Reference>,
-    /// Bytes of files that are removed or cut.
+    /// Number of bytes of files that are removed or shortened.
     freed: u64,
     sink: PlanSink,
 }
@@ -57,7 +60,7 @@ impl<'a> Transaction<'a> {
     /// Ends the plan.
     ///
     /// # Errors
-    /// [`ReadError`]: a table or directory that is changed cannot be read.
+    /// [`ReadError`]: a table or directory to be changed cannot be read.
     pub fn finish(mut self, path: Path) -> Result<Plan, ReadError> {
         let base = self.base;
         let mut deltas = Vec::new();
@@ -134,7 +137,7 @@ impl<'a> Transaction<'a> {
             deltas.push(Delta::SetMembers { reference });
         }
         if !deltas.is_empty() {
-            // Whether this device still belongs is not known while a change of membership is pending.
+            // While a change of membership is pending, it is uncertain whether this device is still a member.
             self.conflicts.extend(base.touches.members());
         }
         Ok(Plan {
@@ -150,8 +153,8 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// The number that holds `file` in this device's table, and whether the owner's table must be told. For
-    /// a file that goes: its number if it is here, else the owner's table forgets it.
+    /// The number of `file` in this device's table, and whether the owner's table must change. For a file
+    /// that is removed: its number if this device has it, else `None`, and the owner's table drops the file.
     fn own_number(&mut self, file: Handle, stays: bool) -> Result<(Option<u64>, bool), ReadError> {
         if let Some(number) = self.fresh.get(&file) {
             return Ok((Some(*number), false));
@@ -168,8 +171,8 @@ impl<'a> Transaction<'a> {
 }
 
 impl Plan {
-    /// The tables of a structure that makes this plan's changes at its place in the order, which is right
-    /// after everything in `base`.
+    /// The tables of a structure that makes this plan's changes at its place in the order: directly after
+    /// everything in `base`.
     ///
     /// # Errors
     /// [`ReadError`]; [`ReadError::Overflow`] when so much is pending that the operation must give way.
@@ -218,11 +221,11 @@ impl Plan {
         Ok(tables)
     }
 
-    /// The tables of a structure that declares this plan's changes and does not make them: what is pending is
-    /// folded in all the same, since the versions of the tables count up.
+    /// The tables of a structure that declares this plan's changes without making them. Pending changes are
+    /// included all the same, since the versions of the tables must increase.
     ///
     /// # Errors
-    /// [`ReadError`]: not even that can be made, so the operation must be given up.
+    /// [`ReadError`]: not even that is possible, so the operation must be given up.
     pub fn give_way(&mut self, base: &Base) -> Result<Tables, ReadError> {
         let mut tables = Tables::new();
         for principal in self.tables.keys() {
@@ -238,10 +241,10 @@ impl Plan {
         Ok(tables)
     }
 
-    /// The blocks that a certificate with these deltas names: those that must be durable before it is ordered.
+    /// The blocks that a certificate with these deltas refers to; they must be durable before it is ordered.
     pub fn declared(&self) -> impl Iterator<Item = Digest> + '_ {
-        // Only what a declared inode refers to: a small inode has no block of its own, so the roots are what
-        // its value would refer to.
+        // Only blocks that a declared inode refers to: a small inode has no block of its own, so its
+        // references are the roots.
         let key = holdfast_content::BlockSink::digest_key(&self.sink);
         let inodes = self.inodes.values().flatten().flat_map(move |inode| {
             let block = inode.to_block(&key).ok();
@@ -255,7 +258,7 @@ impl Plan {
     }
 }
 
-/// A directory as it is with everything pending folded in, and our entries on top.
+/// A directory with all pending changes of names included, and this plan's entries on top.
 fn fold_directory(
     base: &Base,
     file: Handle,
@@ -292,7 +295,8 @@ fn fold_directory(
     Ok(inode)
 }
 
-/// A user's or group's table with what became of pending changes settled, and what is pending now folded in.
+/// A user's or group's table with outcomes of earlier pending changes settled, and present pending changes
+/// included.
 fn folded_table(base: &Base, principal: PrincipalId) -> Result<Table, ReadError> {
     let (_, table) = base.table(principal)?;
     let mut table = Table::clone(&table);
@@ -302,7 +306,8 @@ fn folded_table(base: &Base, principal: PrincipalId) -> Result<Table, ReadError>
     Ok(table)
 }
 
-/// Adds what is pending on a user's or group's table and not yet in it, tagged.
+/// Adds changes of a user's or group's table that are pending and not in it yet, tagged with their
+/// operations.
 fn fold_table(base: &Base, principal: PrincipalId, map: &mut LiveMap) {
     for entry in base.view.pending.iter().filter(|entry| !entry.dead) {
         let tag = tag_of(entry);
@@ -323,7 +328,7 @@ fn fold_table(base: &Base, principal: PrincipalId, map: &mut LiveMap) {
                 }
                 _ => continue,
             };
-            // A malformed number takes no effect; its author's own table cannot hold it either.
+            // A malformed number has no effect; its author's own table cannot have it either.
             if let Ok(change) = change
                 && !has(map, &tag, &change.key)
             {
@@ -368,7 +373,7 @@ fn apply_entries(
     Ok(())
 }
 
-/// Folds a change list into its map when it is long.
+/// Merges a list of changes into its map if it is long.
 fn compact(map: &LiveMap, sink: &mut PlanSink, base: &Base) -> Result<LiveMap, ReadError> {
     let bytes: usize = map.changes.iter().map(change_bytes).sum();
     let limit = if bytes > CHANGE_BYTES_MAX { 0 } else { CHANGES_MAX };

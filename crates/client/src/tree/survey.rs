@@ -1,15 +1,15 @@
-//! Everything there is in a view: which files nothing refers to.
+//! Goes through everything in a view, to find files that nothing refers to.
 //!
-//! Every table of every user and group is gone through, and every directory in them, reachable or not. So a file
-//! counts as unreferenced only if no directory of anybody has a name for it: taking a directory's name away, which
-//! others may be able to do, makes nothing in it unreferenced.
+//! All tables of all users and groups are read, and every directory in them, reachable or not. So a file
+//! counts as unreferenced only if no directory at all has a name for it. Others may be able to remove a
+//! directory's name; that does not make the files in it unreferenced.
 
 use super::base::{Base, InodeLocation, ReadError, directory_of};
 use holdfast_content::{Handle, Inode, InodeKind, PrincipalId, Target, directory, key_number};
 use holdfast_crypto::Digest;
 use std::collections::HashSet;
 
-/// Table entries, or names, read at a time.
+/// Table entries, or names, read at once.
 const PAGE: usize = 1024;
 
 /// A file that no directory has a name for.
@@ -17,28 +17,28 @@ const PAGE: usize = 1024;
 pub struct UnreferencedFile {
     /// The file.
     pub file: Handle,
-    /// Its i-hash: whoever changes anything about it, or names it, changes this.
+    /// Its i-hash, which changes with any change of it and with any new name.
     pub ihash: Digest,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Whether it is a directory, and has names in it.
+    /// Whether it is a directory with names in it.
     pub holds_names: bool,
 }
 
-/// What a survey of a view found.
+/// The result of a survey.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
     /// Number of inodes that there are.
     pub inodes: u64,
-    /// Files of the principals asked for that no directory names.
+    /// Files of the wanted principals that no directory names.
     pub unreferenced: Vec<UnreferencedFile>,
 }
 
-/// Goes through a whole view, in which nothing may be pending, for unreferenced files of the principals that
-/// `is_wanted`. `None`: there are more than `inodes_max`, or `goes_on` said no.
+/// Goes through a whole view, in which nothing may be pending, to find unreferenced files of the principals
+/// that `is_wanted`. `None`: there are more than `inodes_max` inodes, or `goes_on` returned `false`.
 ///
 /// # Errors
-/// [`ReadError`]: anything at all that cannot be read, since a name may be in it.
+/// [`ReadError`]: anything that cannot be read, since there may be a name in it.
 pub fn survey(
     base: &Base,
     inodes_max: u64,
@@ -70,17 +70,17 @@ pub fn survey(
     }
     candidates.sort_unstable();
     candidates.dedup();
-    // Some files have no name by design: they are found by number.
+    // Some files have no name by design: they are found by their number.
     candidates
         .retain(|candidate| !named.contains(&candidate.file) && !candidate.file.is_nameless_by_design());
     survey.unreferenced = candidates;
     Ok(Some(survey))
 }
 
-/// Visits every file of a user or group, until `visit` says that it is enough. Returns whether it never did.
+/// Visits every file of a user or group, until `visit` returns `false`. Returns whether all were visited.
 ///
 /// # Errors
-/// [`ReadError`], and what `visit` meets.
+/// [`ReadError`], and errors of `visit`.
 pub fn each_file(
     base: &Base,
     principal: PrincipalId,
@@ -93,7 +93,7 @@ pub fn each_file(
         for (_, (number, target)) in &page.entries {
             for device_number in numbers_in(base, target)? {
                 let file = Handle { principal, number: number + (device_number - target.first) };
-                // A single entry may have taken the number out of the range.
+                // An entry for a single file may have taken the number out of the range.
                 let here = InodeLocation { device: target.device, number: device_number };
                 if base.place(file)? == Some(here) && !visit(file)? {
                     return Ok(false);

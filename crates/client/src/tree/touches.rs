@@ -1,29 +1,31 @@
-//! What the pending version list touches: the other side of every conflict (SUNDR 3.4.2).
+//! Finds what the pending operations affect, to detect conflicts (SUNDR 3.4.2).
 //!
-//! Conflicts are judged on declared deltas only, since nothing else of a pending operation is known. An operation
-//! that sets entries of a directory and re-maps it, without declaring the directory's inode, leaves all other
-//! entries alone, so operations on different names of one directory do not conflict; they are folded.
+//! Conflicts are judged by declared deltas only, since nothing else is visible of a pending operation. An
+//! operation that sets entries of a directory and re-maps it, without declaring the directory's inode, leaves
+//! all other entries alone. So operations on different names of one directory do not conflict; both are
+//! included.
 //!
-//! Deltas of somebody who may not write what they name are ignored: they take no effect for anyone.
+//! Deltas of a device that may not write the files they name are ignored, as they have no effect.
 
 use holdfast_content::{DeviceId, Entry, Handle, Membership, PrincipalId, Tag};
 use holdfast_protocol::certificate::Delta;
 use holdfast_protocol::structure::{PendingEntry, View};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The live pending operations of a view, by what they touch.
+/// The live pending operations of a view, by what they affect.
 #[derive(Default, Debug)]
 pub struct Touches {
-    /// Files whose inode as a whole changes: declared inodes, removals, re-mappings of anything else than a
+    /// Files whose inode changes as a whole: declared inodes, removals, and re-mappings of anything but a
     /// directory whose entries change.
     whole: HashMap<Handle, Tag>,
-    /// The same by location in tables, since the file that a delta names is only its author's word.
+    /// Inodes that change as a whole, by location in tables, since the file named by a delta is only claimed
+    /// by its author.
     slots: HashMap<(DeviceId, u64), Tag>,
-    /// Directory entries.
+    /// Directory entries that change.
     entries: HashMap<Handle, BTreeMap<Vec<u8>, Tag>>,
-    /// Latest time of change that these give a directory.
+    /// The latest time of change that these give each directory.
     times: HashMap<Handle, i64>,
-    /// Pre-allocated ranges: first number to last.
+    /// Preallocated ranges: the owner, the first and the last number.
     ranges: Vec<(PrincipalId, u64, u64, Tag)>,
     members: Option<Tag>,
 }
@@ -33,7 +35,7 @@ pub fn tag_of(entry: &PendingEntry) -> Tag {
     Tag { device: entry.certificate.value.device, number: entry.certificate.value.number }
 }
 
-/// The deltas of a live pending operation that its author may make at all.
+/// The deltas of a pending operation that its author has the right to make.
 pub fn lawful_deltas<'a>(
     entry: &'a PendingEntry,
     membership: &'a Membership,
@@ -52,7 +54,7 @@ pub fn lawful_deltas<'a>(
                 directory.principal
             }
             Delta::Preallocate { principal, .. } => *principal,
-            // A change of membership is made by device 0, or under a warrant.
+            // The membership is changed by device 0, or by any device under a warrant.
             Delta::SetMembers { .. } => return membership.is_active(device),
         };
         membership.may_write(device, principal)
@@ -60,7 +62,7 @@ pub fn lawful_deltas<'a>(
 }
 
 impl Touches {
-    /// Collects what the live pending operations of others touch.
+    /// Collects what the live pending operations of other devices affect.
     pub fn of(view: &View, membership: &Membership, me: DeviceId) -> Touches {
         let mut touches = Touches::default();
         for entry in &view.pending {
@@ -102,7 +104,7 @@ impl Touches {
         touches
     }
 
-    /// A pending operation that changes the file as a whole, named or by its place.
+    /// A pending operation that changes the file as a whole, named by its handle or by its location.
     pub fn whole(&self, file: Handle, place: Option<(DeviceId, u64)>) -> Option<Tag> {
         let by_place = || self.slots.get(&place?).copied();
         self.whole.get(&file).copied().or_else(by_place)
@@ -118,7 +120,7 @@ impl Touches {
         self.entries.get(&directory).into_iter().flat_map(|names| names.values().copied())
     }
 
-    /// The time of change that pending changes of entries give the directory.
+    /// The time of change that pending changes of entries will give the directory.
     pub fn time(&self, directory: Handle) -> Option<i64> {
         self.times.get(&directory).copied()
     }

@@ -1,12 +1,13 @@
-//! Planning a modification: reads recorded, edits applied, deltas declared.
+//! Plans a modification: records reads, applies edits, declares deltas.
 //!
-//! A plan is made on the last known view, declared in a certificate, and made again on the view the server
-//! answers with. It stands only if both plans declare the same and nothing pending touches what the second
-//! one read or wrote; then [`super::Plan::build`] makes the i-handles. So the application's checks (the name is
-//! free, the directory is empty) hold at the operation's place in the order, not merely when it was sent.
+//! A plan is made on the last accepted view, declared in a certificate, and made again on the view the server
+//! answers with. It takes effect only if both plans declare the same deltas and no pending operation affects
+//! what the second one read or wrote; then [`super::Plan::build`] makes the tables. So the application's
+//! checks (the name is free, the directory is empty) hold at the operation's place in the order, not only
+//! when it was sent.
 //!
-//! Several edits share one operation. Each sees the effects of those before it; one that fails leaves nothing
-//! behind and spoils none of the others.
+//! Several edits share one operation. Each sees the effects of those before it. An edit that fails leaves no
+//! changes and does not affect the others.
 
 use super::allocate::{Allocator, Range};
 use super::base::{Base, ReadError, directory_of, laid_over};
@@ -26,7 +27,7 @@ pub struct Transaction<'a> {
     pub(super) base: &'a Base,
     explain: Explain<'a>,
     pub(super) allocator: Allocator,
-    /// Device numbers of files from ranges reserved for, or taken in, this operation.
+    /// Device numbers of files that were allocated in this operation.
     pub(super) fresh: BTreeMap<Handle, u64>,
     pub(super) ranges: Vec<(PrincipalId, Range)>,
     pub(super) batch: Layer,
@@ -37,7 +38,7 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins a plan on `base`.
+    /// Starts a plan on `base`.
     pub fn new(base: &'a Base, allocator: Allocator, explain: Explain<'a>) -> Transaction<'a> {
         Transaction {
             base,
@@ -53,8 +54,9 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Plans one edit. Its changes join the operation if it succeeds and are forgotten if not. Tells also which
-    /// pending operations it looked at: while there are any, neither its success nor its failure is certain.
+    /// Plans one edit. Its changes join the operation if it succeeds and are dropped if not. Also returns the
+    /// pending operations that affect what it read: while there are any, neither its success nor its failure
+    /// is certain.
     pub fn run(&mut self, edit: &mut dyn Edit) -> (Result<(), FsError>, BTreeSet<Tag>) {
         self.edit = Layer::default();
         let before = std::mem::take(&mut self.conflicts);
@@ -72,17 +74,17 @@ impl<'a> Transaction<'a> {
         (result, conflicts)
     }
 
-    /// Files of the base that edits have looked at so far, those that failed included.
+    /// Files of the base that edits have read so far, including edits that failed.
     pub fn reads(&self) -> BTreeSet<Handle> {
         self.reads.clone()
     }
 
-    /// Number of changes so far: roughly the number of deltas.
+    /// Number of changes so far: about the number of deltas.
     pub fn len(&self) -> usize {
         self.batch.inodes.len() * 2 + self.batch.entries.values().map(|names| names.len() + 1).sum::<usize>()
     }
 
-    /// Whether nothing is changed so far.
+    /// Whether nothing has been changed so far.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.batch.members.is_none()
     }
@@ -91,7 +93,7 @@ impl<'a> Transaction<'a> {
         if self.may_write(principal) { Ok(()) } else { Err(FsError::not_writable(principal)) }
     }
 
-    /// The inode as changed by this operation, if it is: `Some(None)` when removed.
+    /// The inode as changed by this operation, if it was; `Some(None)` if it was removed.
     fn staged(&self, file: Handle) -> Option<Option<Arc<Inode>>> {
         self.edit.inodes.get(&file).or_else(|| self.batch.inodes.get(&file)).cloned()
     }
@@ -112,7 +114,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// A directory's inode with the times that entries changed in this operation give it.
+    /// A directory's inode, with times updated by the entries changed in this operation.
     fn with_times(&self, file: Handle, inode: Arc<Inode>) -> Arc<Inode> {
         let latest = [&self.edit, &self.batch]
             .into_iter()
@@ -187,7 +189,7 @@ impl Changes for Transaction<'_> {
                 }
             }
         }
-        // Every change can hide one stored entry.
+        // Each change can hide one stored entry.
         let wanted = limit.saturating_add(changed.len());
         let (stored, complete) = match self.staged(directory) {
             Some(inode) => {

@@ -1,4 +1,4 @@
-//! The file system at one place in the order.
+//! The file system at one position in the order.
 
 use crate::error::FsError;
 use holdfast_content::{Entry, Handle, Inode, Membership, PrincipalId};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 /// Names and their entries, in byte order of name.
 pub type Names = Vec<(Vec<u8>, Entry)>;
 
-/// The file system at one place in the order: verified, immutable.
+/// The file system at one position in the order: verified, immutable.
 pub trait View: Send + Sync {
-    /// Place in the order; a later view has a greater one.
+    /// Position in the order; a later view has a greater one.
     fn position(&self) -> u64;
 
     /// The inode of a file.
@@ -18,7 +18,7 @@ pub trait View: Send + Sync {
     /// [`FsError::NotFound`] if there is none; integrity and reachability failures.
     fn inode(&self, file: Handle) -> Result<Arc<Inode>, FsError>;
 
-    /// What a name in a directory stands for.
+    /// The entry of a name in a directory.
     ///
     /// # Errors
     /// [`FsError::NotDirectory`], [`FsError::NotFound`] if the directory is not there; and as above.
@@ -33,13 +33,14 @@ pub trait View: Send + Sync {
     /// Whether this device may write what `principal` owns.
     fn may_write(&self, principal: PrincipalId) -> bool;
 
-    /// All users and groups: whoever files can belong to.
+    /// All users and groups that can own files.
     fn principals(&self) -> Vec<PrincipalId>;
 
-    /// What a user, a group or the user of a device is called, for people.
+    /// The name of a user, a group or the user of a device, for messages.
     fn name_of(&self, principal: PrincipalId) -> String;
 
-    /// This view as it is known here, which asks nobody, if that is another one: see [`crate::Snapshot::lenient`].
+    /// This view in a form that never asks other devices, if there is a different one: see
+    /// [`crate::Snapshot::lenient`].
     fn lenient(&self) -> Option<Arc<dyn View>> {
         None
     }
@@ -51,7 +52,7 @@ pub(crate) fn principals_of(members: &Membership) -> Vec<PrincipalId> {
     users.chain(members.groups.keys().map(|group| PrincipalId::Group(*group))).collect()
 }
 
-/// What a membership calls a user, a group or the user of a device; else the principal's number.
+/// The name of a user, a group or the user of a device in a membership; else the principal's number.
 pub(crate) fn name_of(members: &Membership, principal: PrincipalId) -> String {
     let user = |user| members.users.get(&user).map(|user| user.name.clone());
     let name = match principal {

@@ -1,4 +1,4 @@
-//! The file, byte for byte, what is told of it, and what is not taken for one.
+//! Tests of the off-line file: its bytes, its messages, and bytes that must be refused.
 
 use super::*;
 use holdfast_content::{Group, Reference, User};
@@ -61,7 +61,7 @@ fn a_file_comes_back_and_damaged_ones_do_not() {
     for end in 0..bytes.len() {
         assert!(SigningRequest::from_bytes(&bytes[..end]).is_err(), "cut at {end}");
     }
-    // Nothing but the address, which is not signed, can be altered.
+    // Only the address, which is not signed, can be altered.
     let url = 8 + 1 + 4..8 + 1 + 4 + request.url.len();
     for place in (0..bytes.len()).filter(|place| !url.contains(place)) {
         let mut altered = bytes.clone();
@@ -72,7 +72,7 @@ fn a_file_comes_back_and_damaged_ones_do_not() {
     let newer = [&bytes[..8], &[9], &bytes[9..]].concat();
     assert_eq!(SigningRequest::from_bytes(&newer), Err(ChangeFileError::Newer(9)));
     assert!(SigningRequest::from_bytes(&vec![0; FILE_BYTES_MAX + 1]).is_err());
-    // By another key.
+    // Signed by another key.
     request.sign(&SigningKey::from_seed(&[2; 32])).expect("signed");
     assert_eq!(
         SigningRequest::from_bytes(&request.to_bytes().expect("valid")),
@@ -107,7 +107,7 @@ fn a_change_that_may_not_follow_is_no_request() {
     refused(other);
 }
 
-/// Edit by words: whatever differs is told.
+/// The differences described by an edit as text: every difference is reported.
 #[test]
 fn everything_is_told() {
     type Edit = fn(&mut Membership);

@@ -1,7 +1,7 @@
-//! Beacons on the local network: what [`holdfast_protocol::peers::Beacon`] says, by UDP multicast, a few times a minute.
+//! Beacons on the local network: sends and receives [`holdfast_protocol::peers::Beacon`] by UDP multicast.
 //!
-//! A beacon does not reveal the file system to those who do not know it, and is trusted for nothing but an address to
-//! call.
+//! A beacon does not reveal the file system to devices that do not know it. It is trusted only for an address
+//! to connect to.
 
 use super::Peers;
 use crate::engine::leases::now_ms;
@@ -16,16 +16,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The group: of those for use within an organisation (RFC 2365), and sent to the local network only.
+/// The multicast group: one for use within an organisation (RFC 2365), sent to the local network only.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 40);
 /// UDP port of beacons.
 const PORT: u16 = 7442;
-/// How often beacons are sent.
+/// Interval between beacons.
 const EVERY: Duration = Duration::from_secs(5);
-/// A device whose beacon was heard is called this much later if it has the higher number, so that one of two calls.
+/// When a beacon of a device with a higher number is heard, this device waits this long before it calls, so
+/// that only one of the two calls.
 const YIELD_MS: u64 = 2_000;
 
-/// Sends beacons, and has others' heard, until it is stopped.
+/// Sends beacons, and starts the thread that receives others', until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     let mut ear: Option<BeaconStream> = None;
     loop {
@@ -45,7 +46,7 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
 }
 
 fn send(peers: &Peers, shared: &Shared) -> io::Result<()> {
-    // One that listens at one address says so in its record.
+    // A device that listens at one address puts that in its record.
     if peers.policy.listen.is_some_and(|listen| !listen.ip().is_unspecified()) {
         return Ok(());
     }
@@ -57,7 +58,7 @@ fn send(peers: &Peers, shared: &Shared) -> io::Result<()> {
     socket.send_to(&beacon.to_bytes(&shared.file_system(), salt), (GROUP, PORT)).map(drop)
 }
 
-/// Starts a thread that notes the beacons that are heard.
+/// Starts a thread that records the addresses in received beacons.
 fn start_listener(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<BeaconStream> {
     let heard = open_socket()
         .map_err(|error| error.to_string())
@@ -81,7 +82,7 @@ fn start_listener(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<BeaconStre
     Some(ear)
 }
 
-/// A socket that receives from the multicast group, beside those of other mounts of this machine.
+/// A socket that receives from the multicast group, together with those of other mounts on this machine.
 fn open_socket() -> io::Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseaddr(&socket, true)?;
@@ -103,7 +104,7 @@ impl Peers {
         if state.is_connected_to(device) {
             return;
         }
-        // A beacon does not say which run it is of; the peer says that when it is met.
+        // A beacon does not say which run sent it; the peer says so when it is connected.
         state.roster.handle_login(device, UNKNOWN_RUN);
         let known = state.known.entry(device).or_default();
         let is_new = !known.addresses().contains(&address);

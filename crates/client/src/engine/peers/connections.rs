@@ -14,18 +14,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Between looks at the listener, and so between two connections that are accepted.
+/// Interval at which the listener is checked, and so the shortest time between two accepted connections.
 const DOOR_EVERY: Duration = Duration::from_millis(100);
-/// How long a connection may take to be made.
+/// Time limit for making a connection.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a peer may take to say who it is.
+/// Time limit for a peer to identify itself.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// After each word: a peer that talks faster is heard no faster.
+/// Pause after each message: a peer that sends faster is not read faster.
 const WORD_PAUSE: Duration = Duration::from_millis(50);
-/// How long to wait for the present view when an unknown key calls: it may have been enrolled since.
+/// How long to wait for the present view when an unknown key connects: it may have been enrolled since.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The thread that accepts connections, until it is stopped.
+/// Body of the thread that accepts connections until it is stopped.
 pub(super) fn accept(peers: &Arc<Peers>, shared: &Arc<Shared>, listener: &TcpListener) {
     while !peers.stop.pause(DOOR_EVERY) {
         match listener.accept() {
@@ -39,7 +39,7 @@ pub(super) fn accept(peers: &Arc<Peers>, shared: &Arc<Shared>, listener: &TcpLis
     }
 }
 
-/// Calls a device at its addresses, one after the other.
+/// Connects to a device at its addresses, one after the other.
 pub(super) fn call(peers: &Arc<Peers>, shared: &Arc<Shared>, device: DeviceId, addresses: Vec<SocketAddr>) {
     begin(peers, shared, Some(device), move || {
         let mut why = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -53,14 +53,14 @@ pub(super) fn call(peers: &Arc<Peers>, shared: &Arc<Shared>, device: DeviceId, a
     });
 }
 
-/// Has a thread of its own make a connection a meeting, unless there are too many; what comes of it.
+/// Starts a thread that authenticates the peer on a new connection and serves it, unless there are too many.
 fn begin(
     peers: &Arc<Peers>,
     shared: &Arc<Shared>,
     called: Option<DeviceId>,
     connect: impl FnOnce() -> io::Result<TcpStream> + Send + 'static,
 ) {
-    // A call from a peer does not keep this device from calling it.
+    // Connections made by a peer do not keep this device from connecting to it.
     let way = usize::from(called.is_some());
     if peers.beginning[way].fetch_add(1, SeqCst) >= BEGINNING_MAX {
         peers.beginning[way].fetch_sub(1, SeqCst);
@@ -89,7 +89,8 @@ fn begin(
 }
 
 impl Peers {
-    /// Proves keys both ways, and finds out what device it is; then it has a connection.
+    /// Authenticates both sides by their keys, and finds out which device the peer is; then records the
+    /// connection.
     fn handshake(
         &self,
         shared: &Shared,
@@ -194,7 +195,7 @@ impl Peers {
 }
 
 impl PeerChannel {
-    /// A connection is good for nothing once nothing can be said over it.
+    /// Sends a message; closes the connection if that fails, since it is then of no use.
     pub(super) fn send_or_hang_up(&self, word: &PeerMessage) {
         if self.send(word).is_err() {
             self.hang_up();

@@ -1,8 +1,8 @@
-//! Judges what peers say, and asks the server for operations that this device was not shown.
+//! Judges what peers report, and asks the server for operations that this device was not shown.
 //!
-//! A peer's operation that is missing here is first looked for in the present view, which orders nothing. If it is not
-//! there, this device makes an (empty) operation of its own: an honest server orders that behind the peer's, and one that
-//! does not has then signed two receipts that contradict each other.
+//! A peer's operation that is missing here is first looked for in the present view, which needs no operation.
+//! If it is not there, this device makes an (empty) operation of its own: an honest server orders that after
+//! the peer's, and a server that does not has then signed two receipts that contradict each other.
 
 use super::Peers;
 use crate::engine::leases::now_ms;
@@ -17,22 +17,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long a connection to the server is waited for.
+/// How long to wait for a connection to the server.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 /// How long to wait for the present view.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the receipt for an operation of this device is waited for.
+/// How long to wait for the receipt for an operation of this device.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the view is looked at meanwhile.
+/// How often the view is checked meanwhile.
 const GLANCE: Duration = Duration::from_millis(20);
-/// When what could not be settled is judged again.
+/// After how long a report that could not be judged is judged again.
 const AGAIN_MS: u64 = 3_000;
-/// The shortest time between two operations that are made because of peers' mere words.
+/// Shortest time between two operations that are made only because of a peer's unproven report.
 const WORDS_MS_MIN: u64 = 20_000;
 /// Longest sleep while there is nothing to judge.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The thread that judges what peers say, until it is stopped.
+/// Body of the thread that judges what peers report, until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     let mut judge = Judge { peers, shared, operated_ms: None };
     while !peers.stop.is_asked() {
@@ -43,7 +43,7 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
                 .filter(|(_, known)| known.judge_at_ms <= now)
                 .filter_map(|(device, known)| {
                     let said = known.said.as_ref()?;
-                    // This time is only for what it has said already: anything later is judged at once.
+                    // This delay applies only to the present report: a later one is judged at once.
                     known.judge_at_ms = now + AGAIN_MS;
                     Some((*device, DeviceProgress::clone(said)))
                 })
@@ -55,7 +55,7 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
             due
         };
         for (device, latest) in due {
-            // A frozen engine has nothing more to judge.
+            // A frozen engine has nothing left to judge.
             if peers.stop.is_asked() || shared.check().is_err() {
                 peers.stop.pause(IDLE);
                 break;
@@ -68,7 +68,7 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
 struct Judge<'a> {
     peers: &'a Peers,
     shared: &'a Arc<Shared>,
-    /// When an operation was made last because of a peer's mere word.
+    /// When an operation was last made because of a peer's unproven report.
     operated_ms: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Judge<'_> {
         judge(&place.floor, &*place.base.membership, device, latest)
     }
 
-    /// An idle mount has no connection, if the last one broke: one is made now.
+    /// Whether the server is connected. An idle mount whose last connection broke has none: one is made now.
     fn is_server_there(&self) -> bool {
         self.shared.remote.is_connected() || self.shared.remote.wait_until_connected(CONNECT_PATIENCE).is_ok()
     }
@@ -103,7 +103,7 @@ impl Judge<'_> {
             Ok(Finding::Agrees) => {
                 known.agreed = Some((latest.log.size, now_ns()));
                 known.trouble = None;
-                // If the peer has said more meanwhile, that is still to be judged.
+                // If the peer has reported more meanwhile, that is still to be judged.
                 known.said.take_if(|said| **said == *latest);
             }
             Ok(Finding::Unseen(what)) => {

@@ -1,18 +1,19 @@
-//! Meeting other clients of the file system directly: finding them, telling each other the latest operations, and what
-//! follows when one that was there falls silent (SUNDR section 3.2).
+//! Connecting directly to other clients of the file system: finding them, exchanging the latest operations,
+//! and what to do when a connected peer falls silent (SUNDR section 3.2).
 //!
-//! The attack: a server that keeps two devices apart, each with a history that is true but incomplete. As soon as one of
-//! them has an operation that the other was not shown, and they can talk, both receipts convict the server
-//! ([`holdfast_protocol::peers`]), and everything freezes, with evidence.
+//! The attack: a server keeps two devices apart and shows each a history that is true but incomplete. As soon
+//! as one of them has an operation that the other was not shown, and the two can communicate, their two
+//! receipts prove what the server did ([`holdfast_protocol::peers`]), and everything freezes, with evidence.
 //!
-//! Who is where: [`records`] in the file system itself, and [`beacons`] on the local network. Neither is trusted: they
-//! lead to connections, over which a peer proves the key of a device that the membership in force lists
-//! ([`connections`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not
-//! answer does not silence this device.
+//! Peers are found by [`records`] in the file system itself, and by [`beacons`] on the local network. Neither
+//! is trusted: they lead to connections, over which a peer proves that it has the key of a device in the
+//! membership in force ([`connections`]). Its reports are judged on a separate thread ([`judging`]), so that
+//! a server that does not answer does not keep this device from sending.
 //!
-//! Invariants: nothing that a peer says by itself freezes anybody, or is ever content. Each peer has a bounded part of
-//! everything: [`DEVICE_CONNECTIONS_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of
-//! each kind, and so many words and questions to the server a second.
+//! Invariants: no unproven report of a peer freezes a device or is used as content. The resources of each
+//! peer are bounded: [`DEVICE_CONNECTIONS_MAX`] connections, one report that is not judged yet,
+//! [`ADDRESSES_MAX`] addresses of each kind, and a number of messages and of requests to the server per
+//! second.
 
 mod beacons;
 mod connections;
@@ -46,35 +47,36 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::Se
 
 /// Most connections to other clients.
 const CONNECTIONS_MAX: usize = 64;
-/// Most connections to one device. (Both ends may make one at the same time, and an old one may not be known to be dead.)
+/// Most connections to one device. (Both ends may make one at the same time, and a dead one may not have been
+/// noticed.)
 const DEVICE_CONNECTIONS_MAX: usize = 4;
-/// Most connections each way that are only beginning.
+/// Most connections in each direction that are not authenticated yet.
 const BEGINNING_MAX: usize = 24;
-/// Most addresses of one device that are remembered, from records and from beacons each.
+/// Most addresses remembered for one device, from records and from beacons separately.
 const ADDRESSES_MAX: usize = 3;
 
-/// What one engine knows of its peers, and its connections to them.
+/// The peers that one engine knows of, and its connections to them.
 pub(super) struct Peers {
     policy: PeersPolicy,
     processes: Arc<Processes>,
     /// Random number of this run of the device.
     run: u64,
-    /// Addresses at which other devices find this one.
+    /// Addresses at which other devices can connect to this one.
     announced: Vec<SocketAddr>,
     port: u16,
     state: Mutex<PeersState>,
-    /// Notified when a peer has said something that is to be judged.
+    /// Notified when a peer has sent a report that is to be judged.
     said: Condvar,
-    /// Connections that are beginning: those made to this device, and those that it makes.
+    /// Number of connections that are not authenticated yet: those made to this device, and those it makes.
     beginning: [AtomicUsize; 2],
-    /// Whether programs must wait, since a peer is lost.
+    /// Whether programs must wait because a peer is lost.
     is_paused: AtomicBool,
     has_left: AtomicBool,
     hooks: Mutex<Vec<PeerHook>>,
     stop: Stop,
 }
 
-/// The devices that may be met, and how far each is known to have got.
+/// The devices that may be connected, and the known progress of each.
 struct PeersState {
     roster: Roster,
     known: BTreeMap<DeviceId, PeerState>,
@@ -82,21 +84,22 @@ struct PeersState {
     trouble: Option<String>,
 }
 
-/// What is known of one peer's device.
+/// What is known of one peer.
 #[derive(Default)]
 struct PeerState {
     recorded: Vec<SocketAddr>,
     heard: VecDeque<SocketAddr>,
-    /// When it may be called next, and how long to wait after that fails.
+    /// When it may be called next, and how long to wait if that fails.
     call_at_ms: u64,
     call_pause_ms: u64,
-    /// The last that it said and that was not found to agree yet.
+    /// Its last report, until that is found to agree.
     said: Option<Box<DeviceProgress>>,
-    /// When to judge what it said, in milliseconds of this process's clock.
+    /// When to judge that report, in milliseconds of this process's clock.
     judge_at_ms: u64,
-    /// Size of the log up to which both have seen the same, and when that was found, in nanoseconds since 1970.
+    /// Size of the log up to which both devices have seen the same, and when that was found, in nanoseconds
+    /// since 1970.
     agreed: Option<(u64, i64)>,
-    /// When it was heard last, in nanoseconds since 1970.
+    /// When its last message came, in nanoseconds since 1970.
     heard_ns: Option<i64>,
     trouble: Option<String>,
 }
@@ -105,11 +108,11 @@ struct PeerState {
 struct PeerConnection {
     device: DeviceId,
     channel: PeerChannel,
-    /// The last progress that it was told, and when, in milliseconds.
+    /// The last progress sent to it, and when, in milliseconds.
     told: Mutex<(Option<DeviceProgress>, u64)>,
 }
 
-/// The work of one thread.
+/// The function that a thread runs.
 type Task = Box<dyn FnOnce(&Arc<Peers>, &Arc<Shared>) + Send>;
 
 impl Peers {
@@ -138,7 +141,7 @@ impl Peers {
         }
     }
 
-    /// Whether programs may look at or change anything.
+    /// Whether programs may read or change anything.
     pub fn may_work(&self) -> Result<(), FsError> {
         match self.is_paused.load(Relaxed) {
             true => Err(FsError::Outdated(self.words())),
@@ -146,7 +149,8 @@ impl Peers {
         }
     }
 
-    /// Whether an operation may be made. What is kept to be sent waits as for a server that is away.
+    /// Whether an operation may be made. Changes that are kept for sending wait, as they do for an
+    /// unreachable server.
     pub fn may_operate(&self) -> Result<(), FsError> {
         match self.is_paused.load(Relaxed) {
             true => Err(FsError::Unreachable(self.words())),
@@ -165,7 +169,7 @@ impl Peers {
         )
     }
 
-    /// Registers a hook, and tells it at once if somebody is lost already.
+    /// Registers a hook, and calls it at once if a peer is lost already.
     pub fn on_change(&self, hook: PeerHook) {
         if self.state.lock().roster.is_anybody_lost() {
             hook(true, &self.words());
@@ -173,7 +177,7 @@ impl Peers {
         self.hooks.lock().push(hook);
     }
 
-    /// Does what changes mean: the pause, words to whoever wants to hear.
+    /// Acts on changes of presence: sets the pause, and calls the hooks.
     fn changed(&self, changes: &[Change]) {
         let is_anybody_lost = self.state.lock().roster.is_anybody_lost();
         self.is_paused.store(is_anybody_lost && self.policy.when_lost == WhenPeerLost::Pause, SeqCst);
@@ -185,7 +189,7 @@ impl Peers {
                 Presence::LoggedOut => tracing::info!(device, "a peer has logged out"),
                 Presence::LoggedIn => {}
             }
-            // Peers that come and leave in order are not reported to people.
+            // Peers that log in and out properly are not reported.
             let words = match (change.before, change.presence) {
                 (_, Presence::Lost) => self.words(),
                 (Presence::Lost, Presence::Met) => format!("device {device} is met again"),
@@ -196,14 +200,14 @@ impl Peers {
         }
     }
 
-    /// Stops waiting for lost peers, until they are met again; returns which these were.
+    /// Stops waiting for lost peers, until they are connected again. Returns which they were.
     pub fn stop_waiting_for_lost(&self) -> Vec<DeviceId> {
         let given_up = self.state.lock().roster.stop_waiting_for_lost();
         self.changed(&[]);
         given_up
     }
 
-    /// Tells all peers that this run ends in order.
+    /// Tells all peers that this run ends properly.
     pub fn leave(&self, shared: &Arc<Shared>) {
         if self.has_left.swap(true, SeqCst) {
             return;
@@ -222,10 +226,10 @@ impl Peers {
     }
 }
 
-/// The listener, before anything else is begun.
+/// The listener, which is needed before everything else.
 ///
 /// # Errors
-/// There is none to be had.
+/// No listener can be had.
 pub(super) fn listen(policy: &PeersPolicy) -> Result<TcpListener, StartError> {
     let bound = match policy.listen {
         Some(address) => TcpListener::bind(address),
@@ -235,7 +239,8 @@ pub(super) fn listen(policy: &PeersPolicy) -> Result<TcpListener, StartError> {
     listener.map_err(|source| StartError::Local { what: "listening for other clients".to_owned(), source })
 }
 
-/// Addresses at which others find this machine: the one it listens at, or the one by which it reaches the server.
+/// Addresses at which others can reach this machine: the one it listens at, or the one from which it reaches
+/// the server.
 fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>, u16) {
     let Ok(local) = listener.local_addr() else { return (Vec::new(), 0) };
     if !local.ip().is_unspecified() {
@@ -247,7 +252,7 @@ fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>
             SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
         };
         let socket = UdpSocket::bind((any, 0))?;
-        // Nothing is sent: the system says which way it would go.
+        // Nothing is sent: the system reports which address it would use.
         socket.connect(server)?;
         Ok(socket.local_addr()?.ip())
     };
@@ -263,7 +268,7 @@ fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>
 }
 
 impl Engine {
-    /// Begins to meet other clients.
+    /// Begins to connect to other clients.
     pub(super) fn meet_peers(
         self: Arc<Self>,
         policy: PeersPolicy,
@@ -296,41 +301,44 @@ impl Engine {
         Ok(self)
     }
 
-    /// Registers what is to be called when a peer is lost, and when one is back.
+    /// Registers a hook that is called when a peer is lost, and when it is back.
     pub fn on_peer(&self, hook: PeerHook) {
         if let Some(peers) = self.shared.peers.get() {
             peers.on_change(hook);
         }
     }
 
-    /// Status of the peers; `None` if none are to be met.
+    /// Status of the peers; `None` if this engine connects to none.
     pub fn peers(&self) -> Option<PeersStatus> {
         self.shared.peers.get().map(|peers| peers.status(&self.shared))
     }
 
-    /// Whether other clients are met.
+    /// Whether this engine connects to other clients.
     pub fn meets_peers(&self) -> bool {
         self.shared.peers.get().is_some()
     }
 
-    /// Waits no more for peers that are lost. Which devices these were; `None`: nobody is to be met.
+    /// Stops waiting for lost peers. Returns which devices they were; `None`: this engine connects to no
+    /// peers.
     pub fn go_on_without_lost(&self) -> Option<Vec<DeviceId>> {
         self.shared.peers.get().map(|peers| peers.stop_waiting_for_lost())
     }
 }
 
 impl Shared {
-    /// Queues a request that is not a program's: neither an old head, nor a lost peer, nor a resend holds it up.
+    /// Queues a request that does not come from a program: it does not wait for a newer head, a lost peer or
+    /// a resend.
     pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.submit_in_turn(edit, ReadSet::default(), RequestPriority::First)
     }
 
-    /// The file system, as peers know it: by its epoch, so that those of different ones do not meet.
+    /// Identifies the file system to peers: by its epoch, so that clients of different file systems do not
+    /// connect.
     fn file_system(&self) -> Digest {
         self.latest.read().floor.epoch
     }
 
-    /// The device with this key, if it is a member now and another than this one.
+    /// The device with this key, if it is a member now and not this device.
     fn member_with(&self, key: &holdfast_crypto::PublicKey) -> Option<DeviceId> {
         let base = self.latest.read().base.clone();
         let device = base.membership.device_by_key(key)?;
@@ -357,7 +365,7 @@ impl PeerState {
         all
     }
 
-    /// Notes an address from the device's beacon.
+    /// Records an address from the device's beacon.
     fn note_address(&mut self, address: SocketAddr) {
         if !self.heard.contains(&address) {
             self.heard.push_front(address);
@@ -366,7 +374,7 @@ impl PeerState {
         }
     }
 
-    /// Notes that a call has failed: the next one waits longer.
+    /// Records that a call has failed: the next one waits longer.
     fn call_later(&mut self) {
         self.call_pause_ms = (self.call_pause_ms * 2).clamp(2_000, 60_000);
         self.call_at_ms = now_ms() + self.call_pause_ms;

@@ -1,4 +1,4 @@
-//! Login and logout records: small files of each user's own, in which devices say where they are found.
+//! Login and logout records: small files of each user, in which devices publish their addresses.
 //!
 //! `/USER/.holdfast/logins/DEVICE`, at most 256 bytes of text:
 //!
@@ -9,8 +9,9 @@
 //! in 192.0.2.7:41234 [2001:db8::7]:41234    or: out
 //! ```
 //!
-//! A record is signed as every file is. It is believed if the device that it is named after wrote it last; it leads to
-//! connections and to words for people, and ends the waiting for a run that it says is over.
+//! A record is signed as every file is. It is believed only if the device whose number it has wrote it last.
+//! It leads to connections and to lines in the status, and ends the waiting for a run that it reports as
+//! over.
 
 use super::{ADDRESSES_MAX, Peers};
 use crate::engine::leases::now_ms;
@@ -28,23 +29,23 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// The folder in a user's directory, and the one in that.
+/// The folder in a user's directory, and the folder in that one.
 const FOLDERS: [&[u8]; 2] = [b".holdfast", b"logins"];
-/// How often records are read, if anything has changed, and the writing of one that failed is tried again.
+/// How often records are read, if anything has changed, and how often a failed write is tried again.
 const READ_EVERY: Duration = Duration::from_secs(3);
-/// How long an end in order waits for its record.
+/// How long a proper end waits for its record to be written.
 const LOGOUT_PATIENCE: Duration = Duration::from_secs(5);
-/// Users whose records are read. In a file system with more, some are found by beacons only.
+/// Most users whose records are read. In a larger file system, some devices are found by beacons only.
 const USERS_MAX: usize = 512;
 /// Most records of one user that are read.
 const RECORDS_MAX: usize = 32;
-/// How much longer the device with the lower number waits before it calls, so that one of two does.
+/// How much longer the device with the lower number waits before it calls, so that only one of the two calls.
 const YIELD_MS: u64 = 2_000;
 
 /// A login or logout record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// Number that tells this mount from other runs of the device.
+    /// Number that distinguishes this mount from other runs of the device.
     pub run: u64,
     /// When it was written, in seconds since 1970.
     pub at_s: i64,
@@ -68,7 +69,7 @@ impl Record {
         text
     }
 
-    /// Parses the text of a record; `None` if it is none.
+    /// Parses the text of a record; `None` if it is not a record.
     pub(super) fn parse(text: &[u8]) -> Option<Record> {
         let mut lines = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.split('\n');
         if lines.next()? != "holdfast login 1" {
@@ -87,7 +88,7 @@ impl Record {
     }
 }
 
-/// Writes this device's record, and reads the others', until it is stopped.
+/// Body of the thread that writes this device's record and reads the others', until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     let mut is_written = false;
     let mut read: Option<u64> = None;
@@ -117,7 +118,7 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     }
 }
 
-/// Writes that this run is over, unless that takes too long: its peers were told directly.
+/// Writes that this run is over, unless that takes too long. The peers were told directly too.
 pub(super) fn log_out(peers: &Peers, shared: &Arc<Shared>) {
     if shared.check().is_err() || !shared.remote.is_connected() {
         return;
@@ -139,7 +140,7 @@ fn write(shared: &Shared, record: Record) -> Result<(), FsError> {
     shared.submit_freely(Some(edit(shared, record))).map(drop)
 }
 
-/// The edit that makes this device's record, with its folders.
+/// The edit that writes this device's record, with its folders.
 fn edit(shared: &Shared, record: Record) -> Arc<Mutex<dyn Edit>> {
     let base = shared.latest.read().base.clone();
     let user = base.membership.users.get(&base.user).map_or_else(String::new, |user| user.name.clone());
@@ -189,7 +190,7 @@ impl Peers {
         Record { run: self.run, at_s, is_in: is_in.then(|| self.announced.clone()) }
     }
 
-    /// Takes notice of what all records in a view say.
+    /// Takes over the content of all records in a view.
     fn read_records(&self, shared: &Shared, snapshot: &Snapshot) {
         let membership = snapshot.membership();
         let mut changes: Vec<Change> = Vec::new();

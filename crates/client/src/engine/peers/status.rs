@@ -1,4 +1,4 @@
-//! What `holdfast evidence peers` prints.
+//! The status that `holdfast evidence peers` prints.
 
 use super::Peers;
 use crate::engine::meeting::{PeerPresence, PeerStatus, PeersStatus};
@@ -6,7 +6,7 @@ use crate::engine::shared::Shared;
 use holdfast_protocol::peers::Presence;
 
 impl Peers {
-    /// What `holdfast evidence peers` prints.
+    /// The status that `holdfast evidence peers` prints.
     pub fn status(&self, shared: &Shared) -> PeersStatus {
         let membership = shared.latest.read().base.membership.clone();
         let state = self.state.lock();

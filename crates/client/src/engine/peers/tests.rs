@@ -1,9 +1,10 @@
-//! Records as text, and addresses that are kept.
+//! Tests of records as text, and of the addresses that are remembered.
 
 use super::records::Record;
 use super::*;
 
-/// Proves: a record that was written is read, fits into an inode, and nothing else is taken for one.
+/// Proves: a record that was written can be read and fits into an inode, and no other text is accepted as a
+/// record.
 #[test]
 fn records_as_text() {
     let addresses: Vec<SocketAddr> = vec![
@@ -35,7 +36,7 @@ fn records_as_text() {
     }
 }
 
-/// Proves: however many addresses a device is said to have, a few are kept, the newest.
+/// Proves: however many addresses are claimed for a device, only a few are remembered, the newest.
 #[test]
 fn few_addresses_are_kept() {
     let mut known = PeerState::default();

@@ -1,4 +1,4 @@
-//! The thread that looks after peers: it tells them how far this device has got, calls those that are not connected,
+//! The thread that maintains peers: it sends them this device's progress, calls those that are not connected,
 //! and notices silence.
 
 use super::{PeerConnection, Peers, connections};
@@ -8,12 +8,12 @@ use holdfast_protocol::peers::{DeviceProgress, PeerMessage, Presence};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often this thread looks after the peers.
+/// Interval at which this thread checks the peers.
 const EVERY: Duration = Duration::from_millis(500);
-/// The longest silence of this device, unless peers are lost sooner.
+/// Longest time without a message from this device; shorter if peers count as lost sooner.
 const HERE_MS_MAX: u64 = 5_000;
 
-/// The thread that looks after peers, until it is stopped.
+/// Body of the thread that maintains peers, until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     while !peers.stop.pause(EVERY) {
         peers.drop_removed_devices(shared);
@@ -30,7 +30,8 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
 }
 
 impl Peers {
-    /// Tells a peer how far this device is, if that is news, or that it is there, if it was not told for a while.
+    /// Sends this device's progress to a peer if that is new; or a sign of life, if nothing was sent for a
+    /// while.
     pub(super) fn tell_progress(&self, shared: &Shared, connection: &PeerConnection) {
         let latest = DeviceProgress::of(&shared.latest.read().floor);
         let here_ms = (self.policy.timeout.as_millis() as u64 / 6).min(HERE_MS_MAX);
@@ -54,10 +55,10 @@ impl Peers {
         connections.iter().for_each(|connection| connection.channel.send_or_hang_up(&PeerMessage::Bye));
     }
 
-    /// Closes connections to devices that are no members any more, and forgets these.
+    /// Closes connections to devices that are no longer members, and forgets them.
     fn drop_removed_devices(&self, shared: &Shared) {
         let membership = shared.latest.read().base.membership.clone();
-        // Before the first view there is no membership to go by.
+        // Before the first view, the membership is not known.
         if membership.devices.len() <= 1 {
             return;
         }
@@ -77,7 +78,7 @@ impl Peers {
         }
     }
 
-    /// Calls those that are there and not connected, each when its time has come.
+    /// Calls those that are present and not connected, each when it is due.
     fn call_unconnected(self: &Arc<Self>, shared: &Arc<Shared>) {
         let now_ms = now_ms();
         let mut calls = Vec::new();
@@ -94,7 +95,7 @@ impl Peers {
                 .filter(|(_, addresses)| !addresses.is_empty())
                 .collect();
             for (device, addresses) in due {
-                // No other call of this device begins before this one has ended.
+                // No other call to this device begins before this one has ended.
                 if let Some(known) = state.known.get_mut(&device) {
                     known.call_at_ms = now_ms + 30_000;
                 }

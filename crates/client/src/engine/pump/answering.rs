@@ -11,12 +11,12 @@ use holdfast_protocol::structure::Structure;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Refusals of one request after which the caller is told.
+/// After so many refusals of one request, the caller gets an error.
 const REFUSALS_MAX: u32 = 64;
 
 impl Pump {
     /// Answers the callers of an operation that is signed, durable here and on its way to be committed. Only
-    /// `fsync` and `close` wait for the rest.
+    /// `fsync` and `close` wait for the commit.
     pub(super) fn answer_early(&mut self, structure: &Signed<Structure>, operation: &mut Operation) {
         if operation.answered {
             return;
@@ -42,8 +42,9 @@ impl Pump {
         operation.answered = true;
     }
 
-    /// An edit that failed because of bad data: the view it failed on is the present one, so the failure is
-    /// real; except that a missing block may have gone because the view has moved on once more.
+    /// Judges edits that failed because of bad data. The view they failed on is current, so the failure is
+    /// real. There is one exception: a missing block may be gone because the view has moved on once more;
+    /// such an edit is tried again.
     pub(super) fn judge(&self, operation: &mut Operation) {
         for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {
             let RequestOutcome::Answer(Err(FsError::Integrity(report))) = verdict else { continue };
@@ -69,7 +70,8 @@ impl Pump {
         }
     }
 
-    /// Notes which files others held exclusively at the operation's position in the order, whose view is read from now.
+    /// Notes which files other devices held exclusively at the operation's position in the order, since
+    /// callers read its view from now on.
     pub(super) fn note_withheld(&mut self, operation: &mut Operation) {
         if let Some(withheld) = operation.lease.withheld.take() {
             self.withheld = Arc::new(withheld);
@@ -77,14 +79,14 @@ impl Pump {
         }
     }
 
-    /// Leases that were granted with the operation count from now on, since its view is the one that is read.
+    /// Puts the leases granted with the operation in force, since its view is now the one that is read.
     fn take_up(&self, operation: &mut Operation) {
         if let Some((grant, sent_ms)) = operation.lease.grant.take() {
             self.shared.leases.take_up(&grant, sent_ms);
         }
     }
 
-    /// Ends an operation: answers callers, or makes their requests wait on.
+    /// Ends an operation: answers its callers, or queues their requests again.
     pub(super) fn conclude(&mut self, mut operation: Operation, finished: Option<OperationEnd>) {
         self.reserve = None;
         self.renew_base();
@@ -93,7 +95,7 @@ impl Pump {
         if is_committed {
             self.note_withheld(&mut operation);
         }
-        // What the callers were told of leaves the view.
+        // Changes that callers were already answered for leave the view.
         let _redone = (!is_committed && operation.answered).then(|| self.shared.leases.redo());
         let place = self.publish();
         self.shared.leases.unconfirmed(None);
@@ -119,10 +121,10 @@ impl Pump {
             }
             self.remember_superseded(operation.former_table);
         } else {
-            // Not taken, or dead: nothing of it counts, and everything is made again. Callers who have their
-            // answer do not notice, unless it turns out to be impossible now.
+            // The operation was refused or declared dead: it has no effect, and everything is made again.
+            // Callers that have their answer do not notice, unless the change has become impossible.
             if let Some(work) = operation.work.take() {
-                // Numbers that it reserved in an epoch that a restore has ended are not reserved any more.
+                // Numbers reserved in an epoch that a restore has ended are no longer reserved.
                 let is_of_before = operation.epoch.is_some_and(|epoch| epoch != self.signer.floor().epoch);
                 self.allocator = if is_of_before { work.after_restore() } else { work.without_effect() };
             }
@@ -138,7 +140,7 @@ impl Pump {
         self.requeue(operation);
     }
 
-    /// Plans the requests of an operation again that was not ordered, or died.
+    /// Queues the requests of an operation that was not ordered, or was declared dead, for planning again.
     pub(super) fn plan_again(&self, operation: &mut Operation) {
         let shared = operation.jobs.len() > 1;
         for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {
@@ -167,8 +169,8 @@ impl Pump {
         }
     }
 
-    /// While an operation cannot go on: whoever waits for it, or behind it, hears why. It goes on all the same
-    /// when it can, since it is signed.
+    /// Gives an error to all callers that wait for an operation that cannot go on, or wait behind it. The
+    /// operation itself goes on when it can, since it is signed.
     pub(super) fn fail_waiting(&self, operation: &Operation, error: &FsError) {
         for job in &operation.jobs {
             job.answer(Err(error.clone()));
@@ -176,7 +178,7 @@ impl Pump {
         self.shared.queue.fail_waiting(error);
     }
 
-    /// Puts back what must be made again, and settles what was made again.
+    /// Queues requests that must be made again, and settles those that were.
     pub(super) fn requeue(&mut self, operation: Operation) {
         let mut again = Vec::new();
         for (mut job, verdict) in operation.jobs.into_iter().zip(operation.verdicts) {

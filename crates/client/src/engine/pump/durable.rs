@@ -1,4 +1,4 @@
-//! Makes the signer's state durable, and tidies up while there is nothing else to do.
+//! Makes the signer's state durable, and tidies up when there is nothing else to do.
 
 use super::{Operation, PAUSE_MAX, Pump, PumpEnd};
 use crate::error::{FrozenReport, FsError};
@@ -11,12 +11,13 @@ use holdfast_protocol::alarm::{Alarm, Blame};
 use holdfast_protocol::signer::Signer;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Superseded tables are dereferenced at the server in a pause, and without one as soon as there are this many.
+/// Replaced tables are dereferenced at the server when the pump is idle, and at the latest when there are
+/// this many.
 pub(super) const SUPERSEDED_MAX: usize = 256;
 
 impl Pump {
-    /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
-    /// durable is then unknown.
+    /// Makes the signer's state durable. Waits while the disk is full. Any other failure stops the pump,
+    /// since it is then unknown what is durable.
     pub(super) fn persist(&mut self, signer: &Signer, operation: &Operation) -> Result<(), PumpEnd> {
         let _span = tracing::trace_span!(target: "operation", "sync state").entered();
         loop {
@@ -60,7 +61,7 @@ impl Pump {
         let what = alarm.explain();
         let is_restored = alarm.blame() == Blame::Nobody;
         let refused = RefusedReply { alarm: alarm.clone(), reply: self.reply.take() };
-        // The server is not asked any more; the membership was read a moment ago.
+        // The server is not asked any more; the membership was read a moment ago, so it is in a cache.
         let near = self.shared.store.near();
         let statement = Statement::of(self.signer.floor().clone(), Some(refused), &near);
         let evidence = match is_restored {
@@ -75,11 +76,11 @@ impl Pump {
             is_local: alarm.blame() == Blame::LocalState,
             is_restored,
         });
-        // The report is saved, so that a restart finds more than the alarm.
+        // Saves the report, so that a restart finds more than the alarm.
         let _ = self.save(None);
     }
 
-    /// Gives up tables that were replaced, while nobody waits: it asks the server.
+    /// Dereferences replaced tables at the server. Called when no request waits.
     pub(super) fn give_up_superseded(&mut self) {
         if !self.superseded.is_empty() {
             let superseded = std::mem::take(&mut self.superseded);
@@ -90,7 +91,7 @@ impl Pump {
         }
     }
 
-    /// Makes what was noted durable.
+    /// Makes pending notes durable.
     pub(super) fn keep_notes(&mut self) {
         if self.shared.notes.has_pending()
             && let Err(error) = self.save(None)
@@ -111,7 +112,7 @@ impl Pump {
         self.signer.floor().own()?.value.handles.get(&own).map(|handle| handle.reference.address)
     }
 
-    /// The own table that an operation replaced is nobody's any more.
+    /// Remembers a table of this device that an operation has replaced; nothing refers to it any more.
     pub(super) fn remember_superseded(&mut self, former: Option<Digest>) {
         let present = self.own_table();
         self.superseded.extend(former);

@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How often an operation is sent with blocks packed against others, before they are sent as they are.
+/// How often an operation is sent with blocks packed against others before it is sent with plain blocks.
 const PACKED_ATTEMPTS: u32 = 2;
 
 impl Pump {
-    /// Sends until there is an answer that settles something, however long that takes: the operation is signed,
-    /// so it cannot be forgotten. Callers give up by their own deadlines.
+    /// Sends a request until an answer settles something, however long that takes: the operation is signed,
+    /// so it cannot be abandoned. Callers give up by their own deadlines.
     pub(super) fn send(
         &mut self,
         request: Request,
@@ -70,7 +70,8 @@ impl Pump {
             if is_definite(&error) {
                 tracing::warn!(%error, "the server did not take an operation");
                 let effects = self.step(Event::Refused)?;
-                // Before a restore was taken up, the server may have missed anything.
+                // The server may have been restored to an older state; until that is taken up, it may refuse
+                // anything.
                 let is_of_before = self.look()? || matches!(error, RpcError::Server(ServerError::OtherEpoch));
                 operation.refusal = (!is_of_before).then(|| FsError::from(&error));
                 return Ok(effects);
@@ -81,15 +82,16 @@ impl Pump {
                 self.fail_waiting(operation, &FsError::from(&error));
             }
             if self.shared.queue.is_stopped() {
-                // Unmounting does not wait for a server that is away; a restart sends it again.
+                // Unmounting does not wait for a server that is away; a restart sends the operation again.
                 return Err(PumpEnd::Stopped);
             }
             std::thread::sleep(pauses.after_failure());
         }
     }
 
-    /// After a refusal that an honest server has no reason for: does it still know what it showed before? One
-    /// that was put back to an older state refuses everything, and only its view tells why.
+    /// Looks at the server's view after a refusal for which an honest server has no reason. A server that was
+    /// restored to an older state refuses everything, and only its view shows why. Returns whether a restore
+    /// was taken up.
     pub(super) fn look(&mut self) -> Result<bool, PumpEnd> {
         let log_size = self.signer.floor().log().size;
         let answer = self.shared.remote.call(Request::Look { log_size }, self.shared.deadline);
@@ -123,8 +125,9 @@ impl Pump {
         }
     }
 
-    /// Accepts a view that the server has shown unasked or with a refusal, if it follows what is accepted: the next operation is
-    /// signed on it. Nothing is read from it before that, which makes it durable, too.
+    /// Accepts a view that the server pushed, or sent with a refusal, if it follows the accepted one; the
+    /// next operation is then signed on it. Callers read nothing from it before that operation, which also
+    /// makes it durable.
     pub(super) fn adopt(&mut self, difference: &Difference) -> Result<(), PumpEnd> {
         let floor = self.signer.floor();
         let Ok(mut reply) = difference.resolve(&floor.view, floor.log().size) else { return Ok(()) };
@@ -152,8 +155,8 @@ impl Pump {
         Ok(())
     }
 
-    /// One attempt. If the server has been away, it may have lost what it acknowledged before and nothing refers to yet,
-    /// and have been rebuilt: it is asked first.
+    /// Makes one attempt. If the server has been away, it may have lost blocks that it acknowledged but that
+    /// nothing refers to yet, and may have been rebuilt: so it is first asked which blocks it lacks.
     fn call_after_reconnect(
         &mut self,
         request: &Request,
@@ -167,7 +170,7 @@ impl Pump {
         self.exchange(request, operation)
     }
 
-    /// One attempt, with the blocks that belong to the request.
+    /// Makes one attempt, with the blocks that belong to the request.
     pub(super) fn exchange(
         &mut self,
         request: &Request,
@@ -199,7 +202,8 @@ impl Pump {
                 asked.first_sent_ms.get_or_insert_with(now_ms);
             }
             self.shared.counters.rounds.fetch_add(1, Relaxed);
-            // A repeated request may be shown what its first sending was shown, so the term counts from that.
+            // The server may answer a repeated request as it answered the first one, so the term counts from
+            // the first sending.
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
             let kind: &str = (&request).into();
             let round = tracing::trace_span!(target: "operation", "round trip", request = kind);
@@ -220,7 +224,8 @@ impl Pump {
                 response => response,
             };
             if let Request::Fast { .. } | Request::Update { .. } = &request {
-                // An operation without a request for leases counts as reading everything; else the reply says what is
+                // An operation without a request for leases counts as reading everything, so nothing is
+                // withheld. Otherwise, the reply says what is withheld; without a grant, everything counts as
                 // withheld.
                 let withheld = || match operation.lease.request {
                     None => Withheld::default(),
@@ -230,7 +235,7 @@ impl Pump {
             }
             match response {
                 Response::Error(error) => return Err(error.into()),
-                // The server has done nothing, since it lacks bases: send everything plainly.
+                // The server has done nothing, since it lacks bases: the blocks are sent plain.
                 Response::BasesMissing(missing) if !plain => {
                     packed_attempts -= 1;
                     self.shared.store.bases_missing(&riding, &missing);
@@ -251,7 +256,7 @@ impl Pump {
         Ok(response)
     }
 
-    /// Takes a newer list of server keys, if the connection brought one.
+    /// Takes over a newer list of server keys, if the connection brought one.
     pub(super) fn take_server_keys(&mut self) -> Result<(), PumpEnd> {
         let known = self.signer.floor().server_keys.as_ref().map_or(0, |keys| keys.value.sequence);
         let shown = self.shared.remote.welcome().and_then(|welcome| welcome.file_system);
@@ -271,7 +276,7 @@ impl Pump {
         operation: &Operation,
     ) -> Result<VecDeque<Effect>, PumpEnd> {
         self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
-        // What has been read must be known before a view is judged that may contradict it.
+        // Events from readers must be handled before a view is judged, because the view may contradict them.
         let events = self.shared.queue.events();
         self.handle_events(events)?;
         let members = self.membership_of(&reply.view, operation)?;
@@ -302,7 +307,7 @@ impl Pump {
         }
     }
 
-    /// The membership that a view names.
+    /// The membership that a view refers to.
     pub(super) fn membership_of(
         &mut self,
         view: &View,
@@ -324,7 +329,7 @@ impl Pump {
         self.load_membership(&reference, operation)
     }
 
-    /// Nothing can be believed or done without the membership, so it is asked for until it comes.
+    /// Loads a membership, however long that takes: without it, no view can be checked and no operation made.
     pub(super) fn load_membership(
         &self,
         reference: &Reference,
@@ -364,7 +369,7 @@ fn roots_of(request: &Request, operation: &Operation) -> Vec<Digest> {
     }
 }
 
-/// Roots of all that a structure's tables refer to.
+/// Roots of all tables that a structure refers to.
 fn roots(structure: &Structure) -> Vec<Digest> {
     structure.handles.values().map(|handle| handle.reference.address).collect()
 }

@@ -1,15 +1,15 @@
-//! The one thread that signs: it gathers what callers ask for into one operation, drives the signer through it,
-//! and answers.
+//! The pump: the one thread that signs. It combines requests of callers into one operation, drives the signer
+//! through it, and answers.
 //!
 //! Invariants:
-//! - one operation is in flight at a time; whoever arrives meanwhile shares the next one;
-//! - nothing is sent before the signer's state is durable, and nothing read from a view is handed out before the
-//!   floor that holds it is;
-//! - an answer is given only for a view that was sequenced after the request: results planned on the last view
-//!   count only if the server took the operation on exactly that view (fast path) or the same plan comes out on
-//!   the view it answered with;
-//! - an operation that does not fit its place in the order is committed without effect *at once* and made again,
-//!   so nobody ever waits for anybody before COMMIT.
+//! - One operation is in flight at a time; requests that arrive meanwhile share the next one.
+//! - Nothing is sent before the signer's state is durable. Nothing read from a view is handed out before the
+//!   floor that includes the view is durable.
+//! - An answer is given only for a view that was ordered after the request. Results planned on the last view
+//!   count only if the server took the operation on exactly that view (the fast path), or if the same plan
+//!   results on the view it answered with.
+//! - An operation that does not fit its place in the order is committed without effect *at once* and made
+//!   again, so no device ever waits for another before COMMIT.
 
 mod answering;
 mod durable;
@@ -44,9 +44,9 @@ use tracing::{trace, trace_span};
 const JOBS_MAX: usize = 256;
 /// No further edit joins an operation with this many changes; one edit alone may make more.
 const CHANGES_MAX: usize = 512;
-/// Most files beside those that an operation changes that are asked for with it.
+/// Most files, besides those that an operation changes, for which leases are requested with it.
 const SIBLINGS_MAX: usize = 1024;
-/// After this long without a request the pump tidies up.
+/// After this long without a request, the pump tidies up.
 const IDLE: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach the server.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -57,30 +57,30 @@ pub(super) struct Pump {
     key: Arc<dyn KeyHolder>,
     signer: Signer,
     state: StateLog,
-    /// Numbers given out by operations that are over.
+    /// Allocator of file numbers, as ended operations left it.
     allocator: Allocator,
-    /// What to remember of numbers if the operation in flight is not heard of again.
+    /// The allocator to store while an operation is in flight, in case its outcome never becomes certain.
     reserve: Option<Allocator>,
-    /// The membership block read last.
+    /// The membership block read last, with its address.
     members: Option<(Digest, Arc<Membership>)>,
     base: Arc<Base>,
-    /// Files that others held exclusively at the operation's position in the order.
+    /// Files that other devices held exclusively at the operation's position in the order.
     withheld: Arc<Withheld>,
-    /// Files that others will hold exclusively at the next operation's position, as far as can be foreseen.
+    /// Files that other devices are expected to hold exclusively at the next operation's position.
     foreseen: Arc<Withheld>,
     parking: Arc<ParkedRequests>,
-    /// The highest number that the key had signed for when this began.
+    /// The highest number that the key had signed for when the pump began.
     signed: u64,
     superseded: Vec<Digest>,
-    /// The reply in hand when an alarm is raised.
+    /// The reply being checked, as evidence if an alarm is raised.
     reply: Option<ViewReply>,
-    /// How a declared restore is taken up.
+    /// What is needed to take up a declared restore.
     take_up: TakeUp,
 }
 
 /// Why the pump's thread ends.
 pub(super) enum PumpEnd {
-    /// It was stopped, or the engine is frozen; all callers have their answers.
+    /// It was stopped, or the engine is frozen; all callers have got their answers.
     Stopped,
 }
 
@@ -101,7 +101,8 @@ struct Operation {
     effective: bool,
     /// The server's final answer to a request it did not take.
     refusal: Option<FsError>,
-    /// The answer's difference from what is accepted could not be resolved.
+    /// Whether the server's answer should have the whole view, because its difference from the accepted view
+    /// could not be resolved.
     wants_whole: bool,
     /// Address of this device's table before the operation.
     former_table: Option<Digest>,
@@ -113,19 +114,19 @@ struct Operation {
 struct OperationLeases {
     /// What the operation reads.
     reads: ReadSet,
-    /// Files in the directories that it changes, at most [`SIBLINGS_MAX`]: they are likely to be changed next, so
-    /// leases of them are asked for with it.
+    /// Files in the directories that the operation changes, at most [`SIBLINGS_MAX`]: they are likely to be
+    /// changed next, so leases of them are requested with it.
     siblings: Vec<Handle>,
-    /// Whether a caller is going to read in its view.
+    /// Whether a caller is going to read in the operation's view.
     looks: bool,
-    /// Whether it changes something.
+    /// Whether the operation changes something.
     changes: bool,
     request: Option<LeaseRequest>,
-    /// When its declaration was sent first.
+    /// When its declaration was first sent.
     first_sent_ms: Option<u64>,
-    /// What was granted, and from when on it counts.
+    /// The leases that were granted, and the time from which their term counts.
     grant: Option<(LeaseGrant, u64)>,
-    /// What others hold exclusively.
+    /// Files that other devices hold exclusively.
     withheld: Option<Withheld>,
 }
 
@@ -141,13 +142,13 @@ enum RequestOutcome {
     Wait(BTreeSet<Tag>),
 }
 
-/// A plan with what it means for each request.
+/// A plan, with its result for each request.
 struct PlannedOperation {
     plan: Result<Plan, ReadError>,
     results: Vec<(Result<(), FsError>, BTreeSet<Tag>)>,
-    /// What the edits looked at, also those that failed.
+    /// Files that the edits read, including edits that failed.
     reads: BTreeSet<Handle>,
-    /// How many requests took part; the rest did not fit.
+    /// How many requests took part; the others did not fit.
     took: usize,
 }
 
@@ -193,8 +194,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Gives up a number that the key has signed for and that this state does not know of: an earlier process ended
-    /// between the signature and its own record of it, so nothing of it was sent.
+    /// Gives up a number that the key has signed for and that this state does not include: an earlier process
+    /// ended between the signature and its own record of it, so nothing with that number was sent.
     fn catch_up(&mut self) -> Result<(), PumpEnd> {
         let used = self.signer.floor().used;
         match self.signed.saturating_sub(used) {
@@ -255,7 +256,7 @@ impl Pump {
 
     /// Saves what may be lost, and fails all requests that still wait.
     fn end(&mut self) {
-        // Also what others froze it for, of which it may not have heard.
+        // Saves the report also if another thread froze the engine: the state on disk may not include it yet.
         let is_frozen = self.shared.frozen().is_some();
         if is_frozen || self.shared.check().is_ok() && self.shared.notes.has_pending() {
             let _ = self.save(None);
@@ -272,7 +273,7 @@ impl Pump {
         }
     }
 
-    /// One operation for these requests, or for as many of them as fit.
+    /// Makes one operation for these requests, or for as many of them as fit.
     fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), PumpEnd> {
         let number = self.signer.floor().used + 1;
         let device = self.shared.me.0;
@@ -284,7 +285,7 @@ impl Pump {
         let (reads, siblings) = (planned.all_reads(&jobs), self.siblings(&planned));
         self.shared.leases.edits(planned.changed());
         if fast && (reads.everything || reads.files.iter().any(|file| self.foreseen.has(file))) {
-            // Its holder sends first, so this view will not be the present one.
+            // The holder of such a file sends its changes first, so this view will not be current by then.
             fast = false;
             planned = self.plan(&jobs, self.allocator.begin(), path(fast));
         }
@@ -302,8 +303,8 @@ impl Pump {
             planned.results.into_iter().map(|(result, _)| RequestOutcome::Answer(result)).collect();
         let mut plan = match planned.plan {
             Ok(plan) if self.is_lawful(&plan) => plan,
-            // Nothing can be declared: a fetch shows whether the view is the present one. If so, one of the
-            // edits is to blame, and each is tried by itself.
+            // Nothing can be declared: a fetch shows whether the view is current. If it is, one of the edits
+            // is to blame, and each is tried by itself.
             unusable => {
                 let alone = jobs.len() == 1;
                 let error = match unusable {
@@ -324,8 +325,8 @@ impl Pump {
         };
         let tables = if fast { plan.build(&self.base).ok() } else { None };
         if fast && tables.is_none() {
-            // Planned for the fast path, so directories are not re-mapped: not fit to be declared for the slow
-            // one.
+            // The plan was made for the fast path, without re-mapping directories; so it must not be declared
+            // on the slow path.
             plan = match self.plan(&jobs, self.allocator.begin(), Path::Slow).plan {
                 Ok(plan) if self.is_lawful(&plan) => plan,
                 _ => self.empty_plan(),
@@ -340,8 +341,8 @@ impl Pump {
             lease: OperationLeases { reads, siblings, looks, changes, ..OperationLeases::default() },
             ..Operation::default()
         };
-        // What this operation reserves is not to be relied on before it is committed; its numbers are spent in
-        // any case.
+        // What this operation reserves must not be relied on before it is committed; the numbers it used are
+        // spent in any case.
         self.reserve = Some(plan.allocator.clone().without_effect());
         let deltas = plan.deltas.clone();
         operation.effective = !deltas.is_empty();
@@ -375,13 +376,15 @@ impl Pump {
         }
     }
 
-    /// The files in directories that this plan changes, at most [`SIBLINGS_MAX`]; mostly none of directories that this
-    /// device has also changed within the last second, as they were asked for then.
+    /// The files in directories that this plan changes, at most [`SIBLINGS_MAX`]. Directories that this
+    /// device has also changed within the last second are mostly left out, since their files were requested
+    /// then.
     fn siblings(&self, planned: &PlannedOperation) -> Vec<Handle> {
         let directories: BTreeSet<Handle> = planned.directories().collect();
         let mut all = Vec::new();
         for directory in self.shared.leases.wanting_siblings(directories.into_iter()) {
-            // The view was just planned on, so the nodes are in memory. Files that cannot be listed are left out.
+            // The view was just planned on, so its nodes are in memory. Files that cannot be listed are left
+            // out.
             let Ok((entries, _)) = self.base.entries(directory, None, SIBLINGS_MAX) else { continue };
             all.extend(entries.into_iter().map(|(_, entry)| entry.handle));
         }
@@ -393,7 +396,7 @@ impl Pump {
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> PlannedOperation {
         let _span = trace_span!(target: "operation", "plan", ?path).entered();
         let base = self.base.clone();
-        // An edit that fails on an outdated view has not failed yet: see `judge`.
+        // An edit that fails on an outdated view has not failed for good: see `judge`.
         let explain = |file: Option<Handle>, error: &ReadError| self.shared.describe(file, error);
         let mut transaction = Transaction::new(&base, allocator, &explain);
         let mut results = Vec::new();
@@ -411,7 +414,8 @@ impl Pump {
         PlannedOperation { plan: transaction.finish(path), took: results.len(), results, reads }
     }
 
-    /// Whether this device may declare the plan as one operation: a membership under a warrant comes alone.
+    /// Whether this device may declare the plan as one operation: a change of the membership under a warrant
+    /// must be the only change in it.
     fn is_lawful(&self, plan: &Plan) -> bool {
         let changes_members = || plan.deltas.iter().any(|delta| matches!(delta, Delta::SetMembers { .. }));
         plan.deltas.len() <= DELTAS_MAX
@@ -424,7 +428,7 @@ impl Pump {
         transaction.finish(Path::Slow).expect("a plan without changes reads nothing")
     }
 
-    /// Tells the signer something; it never objects to a driver that keeps its rules.
+    /// Passes an event to the signer. It never objects to a driver that follows its rules.
     fn step(&mut self, event: Event<'_>) -> Result<VecDeque<Effect>, PumpEnd> {
         match self.signer.step(&*self.key, event) {
             Ok(effects) => Ok(effects.into()),
@@ -435,9 +439,9 @@ impl Pump {
         }
     }
 
-    /// Tells the signer what it has to sign for. A key whose keeper is away is waited for like a server that does
-    /// not answer: nothing is lost, and callers give up by their own deadlines. One who refuses is not asked
-    /// again, as that may be a person.
+    /// Passes an event to the signer that needs a signature. If the key's keeper is unreachable, this waits
+    /// as for a server that does not answer: nothing is lost, and callers give up by their own deadlines. A
+    /// keeper that refuses is not asked again, as it may be a person.
     fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, SignError>, PumpEnd> {
         let _span = trace_span!(target: "operation", "sign").entered();
         let mut pauses = Pauses::new(Duration::from_millis(20), PAUSE_MAX);
@@ -464,8 +468,8 @@ impl Pump {
         }
     }
 
-    /// What a refusal means for the requests of an operation: their callers are told, but what has been promised
-    /// before is tried again after a pause.
+    /// Handles the key's refusal to sign an operation: callers get an error, but requests that were already
+    /// acknowledged are tried again after a pause.
     fn refused_by_key(&self, refusal: &SignError, operation: &mut Operation) {
         for (job, verdict) in operation.jobs.iter().zip(&mut operation.verdicts) {
             *verdict = match job.ticket {
@@ -478,7 +482,7 @@ impl Pump {
         }
     }
 
-    /// Does what the signer says until the operation is over.
+    /// Carries out the signer's effects until the operation is over.
     fn drive(
         &mut self,
         mut effects: VecDeque<Effect>,
@@ -506,7 +510,7 @@ impl Pump {
     }
 }
 
-/// Fails all callers if the pump's thread panics, so that nobody waits for it in vain.
+/// Fails all callers if the pump's thread panics, so that none waits in vain.
 struct PanicNotifier(Arc<Shared>);
 
 impl Drop for PanicNotifier {
@@ -532,12 +536,12 @@ impl PlannedOperation {
         })
     }
 
-    /// Directories in which it changes names.
+    /// Directories in which the operation changes names.
     fn directories(&self) -> impl Iterator<Item = Handle> {
         self.plan.iter().flat_map(directories_of)
     }
 
-    /// What the operation reads, whether callers said so or the plan shows it, and does not change.
+    /// What the operation reads and does not change: files named by callers, and files that the plan read.
     fn all_reads(&self, jobs: &[Job]) -> ReadSet {
         let mut all = ReadSet { files: self.reads.clone(), everything: false };
         for job in &jobs[..self.took] {

@@ -1,5 +1,5 @@
-//! Runs an operation's plan again at its position in the order, to see whether it is still right there, and makes the
-//! view that callers read from.
+//! Runs an operation's plan again at its position in the order, to check whether it still holds there, and
+//! makes the view that callers read from.
 
 use super::{Operation, Pump, PumpEnd, RequestOutcome};
 use crate::engine::queue::{QueuedEvent, SignerEvent};
@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Pump {
-    /// The operation has been ordered: runs its plan at that position, to see whether it is still right there.
+    /// Called when the operation has been ordered: runs its plan at that position, to check whether it still
+    /// holds there.
     pub(super) fn fold(
         &mut self,
         accepted: &AcceptedView,
@@ -37,8 +38,8 @@ impl Pump {
                 }
             }
             Err(error) => {
-                // Tables of others cannot be read, or too much is pending in them, so that not even a structure
-                // without effect can be made: give the number up.
+                // Other devices' tables cannot be read, or they have too much pending, so that not even a
+                // structure without effect can be made: the number is given up.
                 operation.verdicts = operation
                     .jobs
                     .iter()
@@ -59,7 +60,8 @@ impl Pump {
             return Ok((Outcome::Done, Tables::new()));
         };
         let planned = self.plan(&operation.jobs, self.allocator.again(work), Path::Slow);
-        // What it reads now and did not before may be outdated, where others hold it exclusively.
+        // Files that the plan reads now and did not read before may be outdated, if other devices hold them
+        // exclusively.
         let is_withheld = planned.reads.iter().any(|file| self.withheld.has(file));
         let all_fit = planned.took == operation.jobs.len() && !is_withheld;
         let outcome = match planned.plan {
@@ -78,8 +80,8 @@ impl Pump {
             Ok(plan) => Ok(plan.conflicts),
             Err(error) => Err(error),
         };
-        // Without effect: every edit is planned again, whatever it came to, since it may have been judged
-        // together with others that take no effect either.
+        // The operation takes no effect. Every edit is planned again, whatever its result, since it may have
+        // been judged together with others that take no effect either.
         let alone = outcome.is_err() && operation.jobs.len() > 1;
         let overflow = match &outcome {
             Err(ReadError::Overflow(tag)) => Some(*tag),
@@ -116,13 +118,13 @@ impl Pump {
         Base::new(Arc::new(view), members, self.shared.me, blocks, self.shared.tables.clone())
     }
 
-    /// Reads from what the signer has accepted and committed.
+    /// Makes a new base from the view that the signer has accepted.
     pub(super) fn renew_base(&mut self) {
         let floor = self.signer.floor();
         if let Ok(reference) = membership_wanted(floor, &floor.view)
             && self.members.as_ref().is_none_or(|(address, _)| *address != reference.address)
         {
-            // Without it the next operation goes the slow path, whose answer brings the present one.
+            // Without the membership, the next operation takes the slow path, whose answer brings it.
             self.members = Membership::load(&self.shared.store, &reference)
                 .ok()
                 .map(|members| (reference.address, Arc::new(members)));
@@ -130,13 +132,13 @@ impl Pump {
         self.base = Arc::new(self.base_of(self.signer.floor().view.clone()));
     }
 
-    /// Takes the present base as what callers read from.
+    /// Makes the present base the view that callers read from.
     pub(super) fn publish(&self) -> LatestView {
         let floor = Arc::new(self.signer.floor().clone());
         self.shared.publish(self.base.clone(), floor, self.withheld.clone())
     }
 
-    /// Handles what readers found out while they waited.
+    /// Handles events found by other threads while they read or waited.
     pub(super) fn handle_events(&mut self, events: Vec<QueuedEvent>) -> Result<(), PumpEnd> {
         for QueuedEvent { event: what, done } in events {
             match what {
@@ -145,7 +147,7 @@ impl Pump {
                     return Err(PumpEnd::Stopped);
                 }
                 SignerEvent::Committed(structure) => self.learn_structure(*structure)?,
-                // While an operation is on its way, its own view is what counts.
+                // While an operation is on its way, its own view counts.
                 SignerEvent::Look if self.signer.is_idle() => {
                     self.look()?;
                     self.renew_base();
@@ -156,7 +158,7 @@ impl Pump {
                     if self.signer.is_idle() {
                         self.adopt(&difference)?;
                     }
-                    // If it was not accepted, the next operation must follow the accepted view.
+                    // If the view was not accepted, the log's size must be that of the accepted view again.
                     self.shared.leases.accepted(self.signer.floor().log().size);
                 }
                 SignerEvent::Froze(report) => {
@@ -170,7 +172,8 @@ impl Pump {
         Ok(())
     }
 
-    /// The reader has verified the structure against the view it read; the signer may be further by now.
+    /// Passes a structure to the signer that a reader has verified against the view it read; the signer may
+    /// have accepted a later view since.
     pub(super) fn learn_structure(&mut self, structure: Signed<Structure>) -> Result<(), PumpEnd> {
         let (device, number) = (structure.value.device(), structure.value.number());
         let view = &self.signer.floor().view;

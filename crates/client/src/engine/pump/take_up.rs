@@ -1,7 +1,8 @@
-//! Takes up a declared restore as soon as the engine meets it, at the start or later. To programs it looks like a
-//! change that others have made: files that the restore lost are gone, also open ones, and leases are lost, so that
-//! nothing is answered from what was known before. Requests that were not ordered yet are made on the restored state,
-//! once the operations of this device that the restore lost are made again ([`crate::engine::resend`]).
+//! Takes up a declared restore as soon as the engine encounters it, at the start or later. To programs, a
+//! restore looks like a change made by others: files that it lost are gone, even open ones; and all leases
+//! are lost, so that nothing is answered from the state before. Requests that were not ordered yet are made
+//! on the restored state, after this device's operations that the restore lost have been resent
+//! ([`crate::engine::resend`]).
 
 use super::{Pump, PumpEnd};
 use crate::engine::leases::Leases;
@@ -22,27 +23,27 @@ use holdfast_protocol::signer::Signer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What taking up a restore needs beside the signer.
+/// What taking up a restore needs besides the signer.
 #[derive(Clone)]
 pub(in crate::engine) struct TakeUp {
-    /// Where leaves of the log and the restores taken up are kept.
+    /// Directory of the log's leaves and of the restores that were taken up.
     pub state_dir: PathBuf,
     /// The processes that have the key, if this process does not.
     pub processes: Option<Arc<Processes>>,
-    /// Whether what is lost of this device's own is made again.
+    /// Whether this device's lost operations are resent.
     pub sends_again: bool,
 }
 
 impl Pump {
-    /// Whether restores were declared since that a membership tells of.
+    /// Whether a membership names restores that this client has not taken up.
     pub(super) fn is_put_back(&self, members: &Membership) -> bool {
         matches!(remaining_log(self.signer.floor(), &members.restores), Ok(Some(_)))
     }
 
-    /// Takes the restores of a membership up that were declared since; whether there were any. A server that does not answer
-    /// now is met again by the next operation.
+    /// Takes up the restores that a membership names and that this client has not taken up; returns whether
+    /// there were any. If the server does not answer now, the next operation tries again.
     pub(super) fn takes_up(&mut self, members: &Membership) -> Result<bool, PumpEnd> {
-        // The checks find restores that the superuser has not declared, or that go back.
+        // Restores that the superuser has not declared, or that go back, are found by the checks.
         let Ok(Some(left)) = remaining_log(self.signer.floor(), &members.restores) else { return Ok(false) };
         let how = self.take_up.clone();
         let log_size = left.head().size;
@@ -88,7 +89,7 @@ impl Pump {
                 return Err(PumpEnd::Stopped);
             }
         }
-        // The superuser's device keeps the membership, which is changed again by people.
+        // The superuser's device writes the membership, which people change again themselves.
         let is_ours = how.sends_again && lost_own && self.shared.me != DeviceId::SUPERUSER;
         if is_ours {
             let epoch = signer.floor().epoch;
@@ -103,9 +104,9 @@ impl Pump {
         }
         self.signed = signer.floor().used;
         self.signer = signer;
-        // Numbers of the operation under way are never given out again.
+        // The numbers of the operation in flight are never used again.
         self.allocator = self.reserve.take().as_ref().unwrap_or(&self.allocator).after_restore();
-        // Among them may be the table that is in force again.
+        // Among the replaced tables may be the one that is in force again.
         self.superseded.clear();
         self.members = Some((reference.address, Arc::new(members)));
         let signer = self.signer.clone();
@@ -134,7 +135,7 @@ impl Pump {
         Err(PumpEnd::Stopped)
     }
 
-    /// Writes down what is lost as evidence, and reports it in words.
+    /// Saves what is lost as evidence, and describes it in a report.
     fn report(
         &self,
         old: &holdfast_protocol::floor::Floor,

@@ -1,4 +1,4 @@
-//! The states before and after a restore, read from views; and what the tables of devices tell of who changed what.
+//! Compares the states before and after a restore, and finds from devices' tables which device changed what.
 
 use super::planning::{Names, RestoreFacts, TreeState, Unreadable};
 use crate::statement::Branch;
@@ -13,19 +13,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Number of names that are read at a time.
+/// Number of names read at a time.
 const PAGE: usize = 1024;
 
-/// Views of one side, the newest first. What one cannot tell, as a later table of another device was never read here, the next
-/// one tells.
+/// The views of one state, newest first. If one view lacks something on this machine (because a later table
+/// of another device was never read here), the next one is used.
 pub struct Views<'a> {
     newest_first: Vec<&'a Base>,
-    /// A server did not answer when something was read.
+    /// Whether the server did not answer some read.
     is_cut_off: AtomicBool,
 }
 
 impl<'a> Views<'a> {
-    /// Views of these branches, which are at least one, the newest first.
+    /// The views of these branches, newest first; there must be at least one.
     pub fn of(branches: &'a [Branch]) -> Views<'a> {
         Views {
             newest_first: branches.iter().map(Branch::base).collect(),
@@ -38,7 +38,8 @@ impl<'a> Views<'a> {
         Views { newest_first: vec![base], is_cut_off: AtomicBool::new(false) }
     }
 
-    /// Whether something was not read that could be another time, so that what follows from that does not count.
+    /// Whether a read failed only because the server did not answer, so that conclusions from it do not
+    /// count.
     pub fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Relaxed)
     }
@@ -47,7 +48,7 @@ impl<'a> Views<'a> {
         self.newest_first[0]
     }
 
-    /// Reads from the first view that can tell; that there is no such file is an answer.
+    /// Reads from the first view that has the data. That a file does not exist is an answer, too.
     fn read<T>(&self, read: impl Fn(&Base) -> Result<T, ReadError>) -> Result<T, ReadError> {
         let mut views = self.newest_first.iter();
         let mut answer = read(views.next().expect("a side has a view"));
@@ -90,25 +91,25 @@ fn all_names(view: &Base, directory: Handle) -> Result<Names, ReadError> {
     }
 }
 
-/// What a device had accepted, and what is shown after the restore.
+/// Compares the state that a device had accepted with the state after the restore.
 pub struct RestoreComparison<'a> {
-    /// What it had accepted, with what is on this machine and at the server.
+    /// The accepted state, read from this machine and from the server.
     before: &'a Views<'a>,
-    /// The state that is shown after the restore.
+    /// The state after the restore.
     now: &'a Views<'a>,
     /// The present epoch.
     epoch: Digest,
     alone: Mutex<HashMap<PrincipalId, bool>>,
 }
 
-/// Files, each with what a device's own table has of it now.
+/// Files, each with its inode in a device's own table now.
 pub type Files = BTreeMap<Handle, Option<Arc<Inode>>>;
 
-/// Files that a device had written last.
+/// The files that a device wrote last.
 pub struct OwnFiles {
     /// The files.
     pub files: Files,
-    /// Owners whose tables cannot be read, so that it is not known which of their files the device had written.
+    /// Owners whose tables cannot be read, so that it is unknown which of their files the device wrote.
     pub unreadable: Vec<PrincipalId>,
 }
 
@@ -117,10 +118,10 @@ impl<'a> RestoreComparison<'a> {
         RestoreComparison { before, now, epoch, alone: Mutex::default() }
     }
 
-    /// Files that this device had written last, in what was lost.
+    /// The files that this device wrote last, among what was lost.
     ///
     /// # Errors
-    /// [`ReadError`]: its own table is not at hand.
+    /// [`ReadError`]: its own table cannot be read.
     pub fn own_files(&self) -> Result<OwnFiles, ReadError> {
         let changed = self.changed_numbers()?;
         let mut mine = OwnFiles { files: Files::new(), unreadable: Vec::new() };
@@ -136,7 +137,8 @@ impl<'a> RestoreComparison<'a> {
         Ok(mine)
     }
 
-    /// Files of `principal` that this device holds under one of the numbers, by a view.
+    /// Files of `principal` that this device has in one of the changed entries of its table, according to a
+    /// view.
     fn held_here(
         &self,
         view: &Base,
@@ -154,7 +156,7 @@ impl<'a> RestoreComparison<'a> {
                 for number in changed.range(target.first..end) {
                     let file = Handle { principal, number: first + (number - target.first) };
                     let place = InodeLocation { device: me, number: *number };
-                    // A single entry may have taken the number out of the range.
+                    // An entry for a single file may have taken the number out of the range.
                     let is_here = self.before.read(|view| view.place(file))? == Some(place);
                     if is_here && self.before.newest().ihash_at(place)?.is_some() {
                         held.insert(file, self.now.read(|view| view.inode_at(place))?);
@@ -168,7 +170,7 @@ impl<'a> RestoreComparison<'a> {
         }
     }
 
-    /// Numbers under which this device's own table had something else.
+    /// Numbers of entries of this device's own table that differ between the two states.
     fn changed_numbers(&self) -> Result<BTreeSet<u64>, ReadError> {
         let (newest, present) = (self.before.newest(), self.now.newest());
         let owner = PrincipalId::Device(newest.me);
@@ -199,7 +201,8 @@ impl<'a> RestoreComparison<'a> {
                 slot.and_then(|slot| slot.value.handles.get(&table)).map(|handle| handle.reference)
             };
             let can = may(was) || may(is);
-            // The superuser's device may write everything, and mostly has to do with other things.
+            // The superuser's device may write all files, but usually writes only a few; so it counts only if
+            // it has files of this owner.
             let is_strange = device == DeviceId::SUPERUSER
                 && [was, is].iter().all(|base| matches!(holds(base, device, owner), Ok(false)));
             !can || is_strange || table(was) == table(is)
@@ -216,7 +219,7 @@ impl RestoreFacts for RestoreComparison<'_> {
         };
         let is = self.now.newest();
         let slot = is.view.slots.get(&place.device);
-        // A device that has not taken the restore up has made no operation since.
+        // A device that has not taken up the restore has made no operation since.
         if place.device == is.me || slot.is_some_and(|slot| slot.value.forecast.file_system != self.epoch) {
             return true;
         }
@@ -245,7 +248,7 @@ impl RestoreFacts for RestoreComparison<'_> {
     }
 }
 
-/// Whether a device holds a file of an owner.
+/// Whether a device has any file of an owner in its table.
 fn holds(base: &Base, device: DeviceId, owner: PrincipalId) -> Result<bool, ReadError> {
     let (_, table) = base.table(owner)?;
     let mut after: Option<Vec<u8>> = None;
@@ -286,7 +289,7 @@ fn keys_changed(
     Ok(keys)
 }
 
-/// A source that asks the first source, and then the second.
+/// Reads from the first source, or else from the second.
 struct FallbackSource<'a>(&'a dyn BlockSource, &'a dyn BlockSource);
 
 impl BlockSource for FallbackSource<'_> {

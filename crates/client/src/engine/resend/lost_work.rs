@@ -1,7 +1,7 @@
-//! What a restore lost and is to be made again, as it is kept on disk.
+//! The durable record of operations that a restore lost and that are to be made again.
 //!
 //! ```text
-//! STATE/sent-again   1 byte format = 2 | list of borsh records, what is to be done first comes first
+//! STATE/sent-again   1 byte format = 2 | list of borsh records, next one first
 //! ```
 //!
 //! Format 1 had no earlier views.
@@ -17,26 +17,27 @@ use std::path::Path;
 
 /// Name of the file in a state directory.
 const FILE: &str = "sent-again";
-/// Format of the file that is written.
+/// Format in which the file is written.
 const FORMAT: u8 = 2;
 
-/// What one restore lost of this device's operations, and what of it is still to be made again.
+/// What one restore lost of this device's operations, and which of them are still to be made again.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LostWork {
     /// The epoch that the restore began.
     pub epoch: Digest,
-    /// What the device had accepted before.
+    /// The floor that the device had accepted before the restore.
     pub floor: Floor,
-    /// Views accepted before that one, newest first, of which more is on this machine; none once it is planned.
+    /// Earlier accepted views, newest first, of which more data is on this machine; emptied once the plan is
+    /// made.
     pub earlier: Vec<View>,
-    /// Operations to be made, first to last; `None` until they are planned.
+    /// Operations still to be made, in their order; `None` until they are planned.
     pub batches: Option<Vec<Record>>,
-    /// What became of the operations that are not in `batches` any more.
+    /// Report on the operations that were already handled.
     pub report: ResendReport,
 }
 
 impl LostWork {
-    /// The work of a restore, of which nothing is planned yet.
+    /// The work of a restore, with nothing planned yet.
     pub fn new(epoch: Digest, floor: Floor, earlier: Vec<View>, kept: Option<&Path>) -> LostWork {
         let kept = kept.map(|path| path.display().to_string());
         LostWork {
@@ -48,7 +49,7 @@ impl LostWork {
         }
     }
 
-    /// Number that tells this work's marks from those of others.
+    /// Number that distinguishes this work's marks at the server from those of other works.
     pub fn id(&self) -> u128 {
         u128::from_le_bytes(self.epoch.0[..16].try_into().expect("16 of 32 bytes"))
     }
@@ -69,7 +70,7 @@ impl From<LostWorkV1> for LostWork {
     }
 }
 
-/// Reads the works that a state directory has.
+/// Reads the list of works in a state directory.
 pub fn read(state_dir: &Path) -> io::Result<Vec<LostWork>> {
     let bytes = match std::fs::read(state_dir.join(FILE)) {
         Ok(bytes) => bytes,
@@ -87,7 +88,7 @@ pub fn read(state_dir: &Path) -> io::Result<Vec<LostWork>> {
     }
 }
 
-/// Makes the list of works durable.
+/// Saves the list of works durably.
 pub fn save(state_dir: &Path, works: &Vec<LostWork>) -> io::Result<()> {
     let path = state_dir.join(FILE);
     match works.is_empty() {
@@ -106,7 +107,7 @@ mod tests {
     use holdfast_content::DeviceId;
     use holdfast_crypto::{DigestKey, Domain, SigningKey};
 
-    /// Proves: what an earlier version of this program left to be made again is read, and kept in the present format.
+    /// Proves: a file in the earlier format is read, and then saved in the present format.
     #[test]
     fn the_format_before() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,23 +1,29 @@
-//! The resend: operations of this device that the server had acknowledged and a declared restore lost are made again on
-//! the state that is left.
+//! The resend: operations of this device that the server had acknowledged and a declared restore lost are
+//! made again on the restored state.
 //!
-//! 1. When a restore is taken up ([`super::pump`]), what the device had accepted is noted durably ([`lost_work`]) before its state
-//!    goes over, and from then on programs' requests wait.
-//! 2. What of that was this device's own is planned as changes of what is there now ([`planning`]; [`comparison`] tells whose
-//!    things are), and the plan is noted.
-//! 3. Its operations are made one by one ([`sending`]) by the code that sends what write-back has kept, which finds out at
-//!    their place in the order what others have changed meanwhile, and lets that stand
-//!    ([`ReplayKind::Lost`](crate::files::ReplayKind)). Data comes out of the cache. Then requests are taken again.
+//! 1. When a restore is taken up ([`super::pump`]), the view that the device had accepted is saved durably
+//! ([`lost_work`]) before its state changes over. From then on, programs' requests wait.
+//!
+//! 2. This device's own part of the lost operations is planned as changes of the present state ([`planning`];
+//! [`comparison`] determines which device wrote what), and the plan is saved.
+//!
+//! 3. The planned operations are made one by one ([`sending`]), by the code that also sends write-back's
+//! edits. It finds conflicts with later changes of others at the operation's place in the order, and lets
+//! those changes stand ([`ReplayKind::Lost`](crate::files::ReplayKind)). Data comes from the cache. Then
+//! programs' requests are served again.
 //!
 //! Invariants:
-//! - an operation is made once: it carries a mark that says which, by which it is known again after a kill;
-//! - nothing that anybody has made since the restore is overwritten or removed;
-//! - each device makes its own again, whatever others do;
-//! - while nothing may be changed here (an old head, a lost peer) nothing is made again, and programs change nothing either;
-//! - what cannot be made again is told of, with its path and the reason, and stays where it is kept ([`RestoreReport`]).
+//! - Each operation is made once: it carries a mark that identifies it, also after the process was killed.
+//! - No change made since the restore, by any device, is overwritten or removed.
+//! - Each device makes only its own operations again, independently of others.
+//! - While changes are not allowed here (the newest head is too old, or a peer is lost), nothing is made
+//!   again, and programs can change nothing either.
+//! - What cannot be made again is reported with its path and the reason, and stays in the saved evidence
+//!   ([`RestoreReport`]).
 //!
-//! Attack answered: a server that has a restore declared to have work thrown away. And none is opened: only a restore that
-//! the superuser has signed begins this, each once, and all that is made is signed here, by this device, as its own.
+//! Attack answered: a server that gets a restore declared in order to have work thrown away. No new attack is
+//! opened: only a restore signed by the superuser starts a resend, each restore once, and everything made is
+//! signed here, by this device, as its own.
 //!
 //! [`RestoreReport`]: super::RestoreReport
 
@@ -38,34 +44,34 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Most paths told of one kind.
+/// Most paths listed in a report, of each kind.
 const TOLD_MAX: usize = 200;
 
-/// What became of what a restore lost.
+/// The result of making again what a restore lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct ResendReport {
     /// Whether the resend has ended.
     pub is_over: bool,
-    /// Why it does not go on, if it does not; it is tried again at the next start.
+    /// Why the resend does not go on, if it does not; it is tried again at the next start.
     pub trouble: Option<String>,
-    /// It goes on by itself when what is in `trouble` is over.
+    /// Whether it goes on by itself once the reason in `trouble` is over.
     #[borsh(skip)]
     pub is_paused: bool,
-    /// Files and directories that were made again as they were, or moved.
+    /// Number of files and directories that were made again or moved.
     pub made: u64,
-    /// Files and directories that were removed again.
+    /// Number of files and directories that were removed again.
     pub removed: u64,
-    /// Files that others had changed too: path, and what was done.
+    /// Files that others had changed too: the path, and what was done.
     pub conflicts: Vec<(String, String)>,
-    /// What could not be made again: path, and why.
+    /// Files that could not be made again: the path, and why.
     pub not_made: Vec<(String, String)>,
-    /// How many could not be made again, also those not listed.
+    /// Number of files that could not be made again, including those not listed.
     pub not_made_count: u64,
-    /// Paths of some names that are there again, since it is not known who had removed them.
+    /// Paths of some names that exist again, since it is not certain who had removed them.
     pub back: Vec<String>,
-    /// How many names are back, also those not listed.
+    /// Number of such names, including those not listed.
     pub back_count: u64,
-    /// The file with what this device had seen, for `holdfast evidence merge`.
+    /// The file with the views that this device had accepted, for `holdfast evidence merge`.
     pub kept: Option<String>,
 }
 
@@ -111,10 +117,10 @@ impl fmt::Display for ResendReport {
     }
 }
 
-/// The report, with a sentence for people.
+/// A report together with its text.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ResendStatus {
-    /// The report in a sentence.
+    /// The report as text.
     pub words: String,
     /// The report itself.
     #[serde(flatten)]
@@ -127,14 +133,15 @@ impl From<ResendReport> for ResendStatus {
     }
 }
 
-/// The works that are to be made again, and the last report.
+/// The state of the resend: work to be done, and the last report.
 pub(super) struct Resend {
     state_dir: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
-    /// A question was not answered, however soon the server is there again.
+    /// Whether a request to the server was not answered; a restore is then checked for, however soon the
+    /// connection is back.
     is_disturbed: AtomicBool,
-    /// Directories that this device works in, which it will have to be able to read.
+    /// The directories that this device works in and must be able to read after a restore.
     pub readable: ReadableDirectories,
 }
 
@@ -146,11 +153,11 @@ struct State {
     hooks: Vec<ResendHook>,
 }
 
-/// Called with words when what a restore lost is sent again, or it does not go on. It must not call the engine.
+/// Called with the report when the resend has ended or does not go on. It must not call the engine.
 pub type ResendHook = Box<dyn Fn(&ResendReport) + Send + Sync>;
 
 impl Resend {
-    /// With what an earlier run left in `state_dir`.
+    /// Starts with the work that an earlier run left in `state_dir`.
     pub fn new(state_dir: &Path) -> Resend {
         Resend {
             state_dir: state_dir.to_owned(),
@@ -161,28 +168,29 @@ impl Resend {
         }
     }
 
-    /// Whether an earlier run of the process has left work.
+    /// Whether an earlier run left work.
     pub fn has_work(&self) -> bool {
         lost_work::read(&self.state_dir).is_ok_and(|works| !works.is_empty())
     }
 
-    /// Notes durably what is to be made again once a restore is taken up.
+    /// Saves durably what is to be made again, before a restore is taken up.
     pub fn note(&self, work: LostWork) -> io::Result<()> {
         let mut works = lost_work::read(&self.state_dir).unwrap_or_default();
-        // A work that was noted before a crash, and whose restore was not taken up then, is replaced by the same one.
+        // If the process crashed before the restore was taken up, this replaces the work saved then.
         works.retain(|noted| noted.floor.epoch != work.floor.epoch);
-        // Operations that were made again and lost once more come before those that were still to be made.
+        // Operations that were made again and then lost once more come before those that were still to be
+        // made.
         works.insert(0, work);
         lost_work::save(&self.state_dir, &works)
     }
 
-    /// Tells the thread that there is work.
+    /// Wakes the thread because there is work.
     pub fn begin(&self) {
         self.state.lock().is_due = true;
         self.changed.notify_all();
     }
 
-    /// Notes that the server may have been away, and so may have been restored.
+    /// Notes that the server was away for a time, and so may have been restored.
     pub fn disturbed(&self) {
         self.is_disturbed.store(true, Relaxed);
     }

@@ -1,12 +1,15 @@
-//! Plans what this device lost, as changes of the state that is there now. This module does no input or output.
+//! Plans how to make again what this device lost by a restore, as changes of the present state. This module
+//! does no input or output.
 //!
-//! A device's table changes by that device's operations only, so what differs between its own table as it was and as it is
-//! left is what *it* wrote last. With the content of a file go the names that the file had, and the directories above it
-//! that are not there any more. A name that is gone says nothing of who removed it; it is removed again where nobody else
-//! made anything that was lost and could have been that, and with a file of ours that had another name by then.
+//! Only a device's own operations change its table. So the differences between its table before the restore
+//! and its table now are the files that *it* wrote last. With a file's content, the plan restores the file's
+//! names, and the directories above it that no longer exist. A missing name does not tell who removed it. The
+//! plan removes a name again only if no other device made lost changes that could have done it, or if the
+//! name belongs to a file of this device that had another name by then.
 //!
-//! Each change says what was there when it was made, as [`Replay`](crate::files::Replay) wants it: what the restore left.
-//! Where somebody has changed it since, that is not known, and nothing is said; the change gives way then.
+//! Each change records the state before it as [`Replay`](crate::files::Replay) needs it: the state that the
+//! restore left. If somebody has changed the file since, that state is unknown and nothing is recorded; the
+//! change then gives way.
 
 use crate::files::{EntryChange, InodeChange, JournalInode, Record};
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, LiveMap, PrincipalId};
@@ -14,70 +17,72 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Most directories that are asked of the server, as they are not readable on this machine.
+/// Most directories fetched from the server because they are not readable on this machine.
 const ASKED_MAX: usize = 4096;
-/// Most things changed by one operation.
+/// Most changes in one operation.
 pub const BATCH_CHANGES: usize = 500;
-/// Names that nobody removes again, of which the path is told.
+/// Most paths listed of names that are not removed again.
 const LEFT_TOLD: usize = 100;
 
-/// Names of a directory.
+/// The names in a directory.
 pub type Names = BTreeMap<Vec<u8>, Entry>;
 
-/// A file's inode or names cannot be read in one of the states. That is never taken for a file that is not there.
+/// A file's inode or names could not be read in one of the states. This is never taken to mean that the file
+/// does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable;
 
 /// One state of the file system: as it was before the restore, or as it is now.
 pub trait TreeState {
-    /// The inode of a file, if there is one.
+    /// The inode of a file; `None` if there is none.
     fn inode(&self, file: Handle) -> Result<Option<Arc<Inode>>, Unreadable>;
 
     /// All names in a directory.
     fn names(&self, directory: Handle) -> Result<Names, Unreadable>;
 
-    /// The inode of a file, if there is one and it can be read.
+    /// The inode of a file, if it exists and can be read.
     fn at_hand(&self, file: Handle) -> Option<Arc<Inode>> {
         self.inode(file).ok().flatten()
     }
 
-    /// Whether a file is certainly not there.
+    /// Whether a file certainly does not exist.
     fn lacks(&self, file: Handle) -> bool {
         self.inode(file) == Ok(None)
     }
 }
 
-/// What is known of the restore beside the two states.
+/// Facts about the restore besides the two states.
 pub trait RestoreFacts {
-    /// Whether a file is now what the restore left, because nobody has changed it since.
+    /// Whether a file is as the restore left it, because no device has changed it since.
     fn is_as_restored(&self, file: Handle) -> bool;
 
-    /// Whether of all whose changes were lost, or who have changed anything since, only this device could have changed
-    /// files of this owner.
+    /// Whether this device is the only one that could have changed files of this owner, of all devices whose
+    /// operations were lost or that have operated since.
     fn is_ours_alone(&self, owner: PrincipalId) -> bool;
 
-    /// Whether this device may write this owner's files, and the owner is who it was.
+    /// Whether this device may write this owner's files, and the owner is the same as before.
     fn may_write(&self, owner: PrincipalId) -> bool;
 }
 
 /// The operations that make again what a restore lost.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ResendPlan {
-    /// One operation each, in their order.
+    /// The operations, in their order.
     pub batches: Vec<Record>,
-    /// Paths of some names that are there again, since it is not known who had removed them.
+    /// Paths of some names that exist again, since it is not certain who had removed them.
     pub left: Vec<Vec<u8>>,
-    /// Number of such names, also those not listed.
+    /// Number of such names, including those not listed.
     pub left_count: u64,
-    /// Files that this device wrote and may not write any more.
+    /// Paths of files that this device wrote and may no longer write.
     pub foreign: Vec<Vec<u8>>,
-    /// Files that this device wrote whose names cannot be told, since their directories cannot be read as they were.
+    /// Files that this device wrote whose names are unknown, because their directories cannot be read in
+    /// their earlier state.
     pub unnamed: Vec<Handle>,
-    /// Files that this device wrote of which it cannot be told what they were.
+    /// Paths of files that this device wrote and whose earlier state cannot be read.
     pub unread: Vec<Vec<u8>>,
 }
 
-/// A name that stands for something else than before the restore.
+/// A name that leads to another file than before the restore.
 struct Difference {
     directory: Handle,
     /// Path of the directory.
@@ -94,8 +99,8 @@ impl Difference {
     }
 }
 
-/// Plans. `was` reads what is on this machine, `was_far` asks the server, too. `mine`: files that this device wrote last, and
-/// what its own table says of them now.
+/// Makes the plan. `was` reads the earlier state from this machine only; `was_far` also asks the server.
+/// `mine`: files that this device wrote last, each with the inode in this device's own table now.
 pub fn plan(
     was: &dyn TreeState,
     was_far: &dyn TreeState,
@@ -132,20 +137,21 @@ struct Planner<'a> {
     is: &'a dyn TreeState,
     mine: &'a BTreeMap<Handle, Option<Arc<Inode>>>,
     known: &'a dyn RestoreFacts,
-    /// Names of directories and of files in `mine`, as they were.
+    /// Paths, before the restore, of directories and of files in `mine`.
     paths: HashMap<Handle, Vec<u8>>,
     differences: Vec<Difference>,
     inodes: BTreeMap<Handle, InodeChange>,
     entries: BTreeMap<(Handle, Vec<u8>), EntryChange>,
-    /// Number of directories above each directory.
+    /// Depth of each directory: the number of directories above it.
     depths: HashMap<Handle, usize>,
     planned: ResendPlan,
 }
 
 impl Planner<'_> {
-    /// Goes through the directories as they were, and notes which names are others now. What is not readable on this machine,
-    /// as another device had changed it last, is asked of the server only if some of `mine` has no name without it; where the
-    /// server has lost it as well, the walk goes on through the directory as it is now.
+    /// Goes through the directories of the earlier state and notes the names that differ now. A directory
+    /// that is not readable on this machine, because another device changed it last, is fetched from the
+    /// server only if some file in `mine` has no known name without it. If the server has lost it as well,
+    /// the walk goes on through the directory's present state.
     fn walk(&mut self) {
         let mut unnamed = self.wanting_names();
         let mut is_unread = false;
@@ -196,13 +202,13 @@ impl Planner<'_> {
                 self.compare(directory, &path, names);
             }
         }
-        // Else they had none: they were removed while they were open.
+        // Otherwise the files had no names: they were removed while they were open.
         if is_unread || !unread.is_empty() {
             self.planned.unnamed = unnamed.into_iter().collect();
         }
     }
 
-    /// Files in `mine` that programs knew by a name.
+    /// The files in `mine` that had a name programs could use.
     fn wanting_names(&self) -> BTreeSet<Handle> {
         let kept = |owner| self.was.names(Handle::conflict_copies(owner)).unwrap_or_default().into_values();
         let owners: HashSet<PrincipalId> = self.mine.keys().map(|handle| handle.principal).collect();
@@ -216,7 +222,7 @@ impl Planner<'_> {
         others.filter(|handle| is_named(handle)).copied().collect()
     }
 
-    /// A file that this device wrote, from this machine or else from the server.
+    /// The inode of a file as this device wrote it, from this machine or else from the server.
     fn as_written(&self, file: Handle) -> Result<Option<Arc<Inode>>, Unreadable> {
         self.was.inode(file).or_else(|Unreadable| self.was_far.inode(file))
     }
@@ -245,10 +251,10 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans what this device had written into files.
+    /// Plans the content and attributes that this device had written.
     fn files(&mut self) {
         for (&handle, left) in self.mine {
-            // Files without a name, such as conflict copies and marks, are not for programs.
+            // Files without a name, such as conflict copies and marks, are not visible to programs.
             let Some(path) = self.paths.get(&handle).cloned() else { continue };
             let new = match self.as_written(handle) {
                 Ok(Some(new)) => new,
@@ -276,14 +282,14 @@ impl Planner<'_> {
         self.inodes.entry(handle).or_insert(InodeChange { handle, path, seen, new });
     }
 
-    /// Plans that a file changes nothing but its names.
+    /// Plans that a file stays as it is, except for its names.
     fn touch(&mut self, handle: Handle, path: Vec<u8>) {
         if let Some(present) = self.is.at_hand(handle) {
             self.set(handle, path, Some(present.clone()), Some(present));
         }
     }
 
-    /// The names of what was written, and all others that only this device can have changed.
+    /// Plans the names of written files, and all other names that only this device can have changed.
     fn names(&mut self) {
         for difference in std::mem::take(&mut self.differences) {
             let Difference { directory, was, is, .. } = &difference;
@@ -304,7 +310,8 @@ impl Planner<'_> {
     fn give(&mut self, difference: &Difference) {
         let (Some(was), path) = (difference.was, difference.full_path()) else { return };
         let change = self.inodes.get(&was.handle);
-        // Others have removed it since: it gets a name beside where it was, if it was written.
+        // Others have removed the file since. If it was written here, the replay gives it a name near its old
+        // place.
         let is_gone = self.is.lacks(was.handle);
         if is_gone && change.is_some_and(|change| change.seen.is_some()) {
             return;
@@ -336,7 +343,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Handles a name that this device had removed and that is there again.
+    /// Handles a name that is missing in the earlier state and exists again.
     fn take(&mut self, difference: &Difference, gone: Entry, alone: bool) {
         let as_restored = self.known.is_as_restored(gone.handle);
         let written = self.inodes.get(&gone.handle).is_some_and(|change| change.new.is_some());
@@ -357,7 +364,8 @@ impl Planner<'_> {
         }
     }
 
-    /// A removed directory's files were removed too, or moved elsewhere, where they have names by now.
+    /// Plans to remove the files in a directory that is removed again. They were removed too, or moved
+    /// elsewhere, where they already have names.
     fn empty(&mut self, directory: Handle, path: &[u8]) {
         let mut stack = vec![(directory, path.to_vec())];
         let mut entered = HashSet::new();
@@ -407,7 +415,7 @@ impl Planner<'_> {
         self.entries.insert((*directory, name.clone()), change);
     }
 
-    /// The directories that names are put into, where they are not there: whoever made them.
+    /// Plans missing directories into which names are put, whichever device made them.
     fn directories_above(&mut self) {
         let mut wanted: Vec<Handle> = self.entries.values().map(|change| change.directory).collect();
         let mut asked = HashSet::new();
@@ -447,7 +455,7 @@ fn attributes_only(inode: Arc<Inode>) -> JournalInode {
     }
 }
 
-/// Cuts the plan into operations that each fit a certificate.
+/// Divides the plan into operations that each fit into a certificate.
 fn batches(
     inodes: BTreeMap<Handle, InodeChange>,
     entries: BTreeMap<(Handle, Vec<u8>), EntryChange>,
@@ -470,7 +478,7 @@ fn batches(
     batches
 }
 
-/// The smallest pieces that an operation can be cut into, numbered from its own number on.
+/// Divides an operation into the smallest possible ones, numbered from its own number upwards.
 pub fn pieces(batch: Record) -> Vec<Record> {
     let (number, at_ns) = (batch.number, batch.at_ns);
     let mut pieces = groups(batch.inodes.into_iter(), batch.entries.into_iter(), &HashMap::new());
@@ -480,8 +488,8 @@ pub fn pieces(batch: Record) -> Vec<Record> {
     pieces
 }
 
-/// What shares a file by its names stays together. Directories are made before what is put into them, and emptied before
-/// they are removed.
+/// Groups changes that share a file by its names, since they must stay in one operation. Orders the groups so
+/// that directories are made before names are put into them, and emptied before they are removed.
 fn groups(
     inodes: impl Iterator<Item = InodeChange>,
     entries: impl Iterator<Item = EntryChange>,
@@ -511,8 +519,8 @@ fn groups(
     groups
 }
 
-/// When a group's turn is: files that only go, directories that only go, deepest first, directories that come, deepest
-/// last, files that come.
+/// The sort key of a group. The order is: files that are only removed; directories that are only removed,
+/// deepest first; new directories, deepest last; new files.
 fn turn(group: &Record, depths: &HashMap<Handle, usize>) -> (u8, Reverse<usize>, usize) {
     let is_directory =
         |kept: &Option<JournalInode>| kept.as_ref().is_some_and(|kept| kept.0.kind == InodeKind::Directory);
@@ -530,7 +538,7 @@ fn turn(group: &Record, depths: &HashMap<Handle, usize>) -> (u8, Reverse<usize>,
     }
 }
 
-/// Disjoint sets of files that must go into the same operation.
+/// Disjoint sets of files whose changes must go into the same operation.
 #[derive(Default)]
 struct FileSets(HashMap<Handle, Handle>);
 

@@ -1,11 +1,13 @@
-//! Keeps on this machine what it takes to tell the names of this device's files after a restore.
+//! Keeps on this machine what is needed to find the names of this device's files after a restore.
 //!
-//! Whoever changes a directory takes it into a table of his own, with all names that are in it. A view that brings that can be
-//! accepted, and signed on, without anything of it being read; once the server has lost it, nobody here could tell the names of
-//! what this device had written there. So directories that this device has changed are read again, in the background, after
-//! others have changed them; and the tables of their owners. The newest view of which all of that was read is remembered.
+//! A device that changes a directory takes it into a table of its own, with all names in it. Other devices
+//! can accept a view with that change, and sign operations on it, without reading any of the directory. If
+//! the server then loses it, nobody here could find the names of files that this device had written there. So
+//! directories that this device has changed, and the tables of their owners, are read again in the background
+//! after others have changed them. The newest view for which all of that was read is remembered.
 //!
-//! Cost: nodes that changed, every two seconds at most; less and less often while this device changes nothing itself.
+//! Cost: the changed nodes, every two seconds at most, and less and less often while this device itself
+//! changes nothing.
 
 use crate::engine::shared::Shared;
 use crate::pauses::Pauses;
@@ -19,23 +21,24 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most directories that are kept readable: those changed last.
+/// Most directories that are read again: the ones changed last.
 const DIRECTORIES_MAX: usize = 256;
 /// Shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// Longest pause between attempts.
+/// Longest pause between two rounds.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The directories of which this device keeps the newest names on this machine, and the newest view of which it has them all.
+/// The directories whose newest names this device keeps on this machine, and the newest view for which it has
+/// them all.
 pub struct ReadableDirectories(Mutex<State>);
 
 struct State {
     directories: LruCache<Handle, ()>,
-    /// Maps as they were read last, of directories and of their owners' tables.
+    /// Maps as last read: those of directories and of their owners' tables.
     maps: BTreeMap<MapKey, MapRoot>,
-    /// The newest view of which all these directories were read.
+    /// The newest view for which all these directories were read.
     view: Option<Arc<View>>,
-    /// Nothing is read before this moment.
+    /// Time before which nothing is read.
     due: Option<Instant>,
     pauses: Pauses,
 }
@@ -65,7 +68,7 @@ impl ReadableDirectories {
         }
     }
 
-    /// Reads what others have changed since the last round, if it is time.
+    /// Reads what others have changed since the last round, if it is time to.
     pub fn read_changed(&self, shared: &Shared) {
         let base = shared.latest.read().base.clone();
         let (directories, mut maps) = {
@@ -77,7 +80,7 @@ impl ReadableDirectories {
             }
             if state.view.as_ref().is_some_and(|view| of_others(view, &base).eq(of_others(&base.view, &base)))
             {
-                // What this device has changed itself is on this machine already.
+                // This device's own changes are on this machine already.
                 state.view = Some(base.view.clone());
                 return;
             }
@@ -108,7 +111,8 @@ impl ReadableDirectories {
         }
     }
 
-    /// The views that tell most of what this device had written, newest first; they are of the past from now on.
+    /// The views from which most of this device's files can be found, newest first. After this, they count as
+    /// past.
     pub fn take_views(&self, shared: &Shared) -> Vec<View> {
         let read_from = shared.latest.read().base.view.clone();
         let mut state = self.0.lock();
@@ -118,7 +122,7 @@ impl ReadableDirectories {
     }
 }
 
-/// For each other device the number of its last operation in a view.
+/// For each other device, the number of its last operation in a view.
 fn of_others(view: &View, base: &Base) -> impl Iterator<Item = (u32, u64)> {
     let me = base.me;
     view.slots
@@ -127,7 +131,7 @@ fn of_others(view: &View, base: &Base) -> impl Iterator<Item = (u32, u64)> {
         .map(|(device, slot)| (device.0, slot.value.number()))
 }
 
-/// Reads the parts of a map that differ from what it was before.
+/// Reads the parts of a map that differ from an earlier state of it.
 fn read(base: &Base, map: MapKey, before: Option<&MapRoot>) -> Result<MapRoot, ReadError> {
     let LiveMap { root, .. } = match map {
         MapKey::Names(directory) => directory_of(&*base.inode(directory)?)?.clone(),
@@ -135,7 +139,7 @@ fn read(base: &Base, map: MapKey, before: Option<&MapRoot>) -> Result<MapRoot, R
     };
     let nothing = LiveMap::EMPTY.root;
     let before = match map {
-        // What this device has read of it is enough, the first time.
+        // At the first time, what this device has already read of the directory is enough.
         MapKey::Names(_) => before.unwrap_or(&root),
         MapKey::Table(_) => before.unwrap_or(&nothing),
     };

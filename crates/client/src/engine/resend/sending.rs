@@ -1,4 +1,4 @@
-//! The thread that plans what to make again and makes it, while programs' requests wait.
+//! The resend's thread: plans what to make again and makes it, while programs' requests wait.
 
 use super::comparison::{OwnFiles, RestoreComparison, Views};
 use super::lost_work::{self, LostWork};
@@ -27,9 +27,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pauses between attempts that fail for now.
+/// Pauses between attempts that fail for the moment.
 const PAUSES: Pauses = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
-/// Attempts, if it is not for a server that is away, before programs are not kept waiting any more.
+/// Attempts, not counting those when the server is away, before programs are no longer kept waiting.
 const ATTEMPTS_MAX: u32 = 10;
 
 /// Why a resend stops before its end.
@@ -38,12 +38,13 @@ enum StopReason {
     Stopped,
     /// It goes on at the next start; the text says why.
     Later(String),
-    /// Not while nothing may be changed here: the head is too old, or a peer is lost.
+    /// Changes are not allowed now, because the newest head is too old or a peer is lost; the text says
+    /// which.
     Paused(String),
 }
 
 impl Resend {
-    /// Does what there is to do whenever there is, until it is stopped.
+    /// Runs the resend whenever there is work, until it is stopped.
     pub fn run(&self, shared: &Arc<Shared>) {
         let (mut watch, mut is_paused) = (RestoreWatch::default(), false);
         loop {
@@ -71,7 +72,8 @@ impl Resend {
                 self.show(&ResendReport { trouble: Some(trouble), is_paused, ..report });
             }
             if !self.state.lock().is_due {
-                // Before anything else of programs' once it goes on.
+                // If the resend is paused, changes wait, so that it can go on before any of programs'
+                // changes.
                 shared.queue.hold(if is_paused { QueueHold::Changes } else { QueueHold::Nothing });
             }
         }
@@ -100,7 +102,7 @@ impl Resend {
         }
     }
 
-    /// Writes the report to the log, for people.
+    /// Writes the report to a file beside the evidence.
     fn write_report(&self, report: &ResendReport) {
         let Some(kept) = &report.kept else { return };
         let mut text = format!("{report}\n");
@@ -125,7 +127,7 @@ impl Resend {
                 .map_err(|error| StopReason::Later(format!("what is sent again cannot be noted: {error}")))
         };
         self.show(&work.report);
-        // Nothing is known of the present state at a start.
+        // At a start, nothing is known of the present state, so it is fetched first.
         let present = self.with_retries(shared, &mut || {
             let snapshot = shared.fetch_first(ReadSet::everything())?;
             Ok(snapshot.settled().unwrap_or_else(|| snapshot.base()))
@@ -199,7 +201,8 @@ impl Resend {
         Ok(())
     }
 
-    /// Tries until it is done, cannot be done, or it would keep programs waiting for a reason that may last.
+    /// Repeats an attempt until it succeeds, is stopped, or has failed so often that programs should not wait
+    /// any longer.
     fn with_retries<T>(
         &self,
         shared: &Arc<Shared>,
@@ -251,7 +254,7 @@ impl Resend {
             let made = shared.modify_first(replay.clone()).and_then(|snapshot| snapshot.committed());
             let outcome = std::mem::take(&mut replay.lock().outcome);
             match made {
-                // An attempt whose answer did not come may have made it.
+                // An earlier attempt whose answer did not come has made it.
                 Ok(()) if outcome.was_made => Ok(Ok(earlier.take().unwrap_or(outcome))),
                 Ok(()) => Ok(Ok(outcome)),
                 Err(error) => {
@@ -291,14 +294,14 @@ fn is_for_now(error: &FsError) -> bool {
     )
 }
 
-/// A plan, with the owners (users, groups) of whose files it cannot be told which this device wrote; or, in words, why there
-/// never can be a plan, as what it needs is not kept here any more.
+/// A plan, with the owners (users, groups) of whose files it is unknown which this device wrote; or, in text,
+/// why there can never be a plan, because something it needs is no longer stored.
 type PlanOutcome = Result<(ResendPlan, Vec<PrincipalId>), String>;
 
-/// What is to be made again of what `present` lacks.
+/// Plans what must be made again because `present` lacks it.
 ///
 /// # Errors
-/// [`FsError::Unreachable`]: the server did not answer for a while, and then nothing counts.
+/// [`FsError::Unreachable`]: the server did not answer for a while; no result counts then.
 fn planned(shared: &Arc<Shared>, work: &LostWork, present: &Base) -> Result<PlanOutcome, FsError> {
     let near: Arc<dyn BlockSource + Send + Sync> = Arc::new(shared.store.near());
     let reference = match membership_wanted(&work.floor, &work.floor.view) {
@@ -315,7 +318,8 @@ fn planned(shared: &Arc<Shared>, work: &LostWork, present: &Base) -> Result<Plan
         let views = std::iter::once(&work.floor.view).chain(&work.earlier);
         views.map(|view| Branch::reading(view.clone(), members.clone(), shared.me, source.clone())).collect()
     };
-    // Its own tables may be asked for; but not every directory that this device never looked at.
+    // The device's own tables may be fetched from the server, but not every directory that this device never
+    // read.
     let (far, near) = (reading(&anywhere), reading(&near));
     let (was_far, was, is) = (Views::of(&far), Views::of(&near), Views::one(present));
     let sides = RestoreComparison::new(&was_far, &is, work.epoch);
@@ -336,7 +340,7 @@ fn planned(shared: &Arc<Shared>, work: &LostWork, present: &Base) -> Result<Plan
     }
 }
 
-/// Name of an owner of files, for people.
+/// Name of an owner of files, for messages.
 fn name_of(base: &Base, owner: PrincipalId) -> String {
     let name = match owner {
         PrincipalId::User(id) => base.membership.users.get(&id).map(|user| &user.name),
@@ -367,7 +371,7 @@ fn note(report: &mut ResendReport, batch: &Record, outcome: Outcome) {
 /// Paths of files, and why they cannot be made again.
 type MissingFiles = Vec<(Vec<u8>, String)>;
 
-/// Leaves out files whose data cannot be had any more, with what only makes sense with them.
+/// Leaves out files whose data is no longer available, and changes that make no sense without them.
 fn at_hand(shared: &Arc<Shared>, mut batch: Record) -> Result<(Record, MissingFiles), FsError> {
     let mut missing = MissingFiles::new();
     let mut without: HashSet<Handle> = HashSet::new();
@@ -392,7 +396,7 @@ fn at_hand(shared: &Arc<Shared>, mut batch: Record) -> Result<(Record, MissingFi
     if without.is_empty() {
         return Ok((batch, missing));
     }
-    // What it replaced stays.
+    // A file that such a file would have replaced stays.
     let is_kept =
         |change: &crate::files::EntryChange| !change.new.is_some_and(|new| without.contains(&new.handle));
     let replaced: HashSet<Handle> = batch
@@ -409,14 +413,14 @@ fn at_hand(shared: &Arc<Shared>, mut batch: Record) -> Result<(Record, MissingFi
     Ok((batch, missing))
 }
 
-/// The new inode, if its content differs from what was seen.
+/// The new inode, if it is a file's and its content differs from the one before.
 fn written<'a>(seen: Option<&Inode>, new: Option<&'a Inode>) -> Option<&'a Inode> {
     let new = new.filter(|new| new.kind == InodeKind::File)?;
     let is_other = seen.is_none_or(|seen| content_digest(seen) != content_digest(new));
     is_other.then_some(new)
 }
 
-/// Stores the data of what is made again, as far as it is here: the server has the rest.
+/// Uploads the data of files that are made again, as far as it is on this machine: the server has the rest.
 fn upload(shared: &Arc<Shared>, batch: &Record) -> Result<Vec<crate::store::UnsentBlocks>, FsError> {
     let near = shared.store.near();
     let mut held = Vec::new();
@@ -440,7 +444,7 @@ fn upload(shared: &Arc<Shared>, batch: &Record) -> Result<Vec<crate::store::Unse
     Ok(held)
 }
 
-/// Visits all blocks of a file's content, each after those that it refers to.
+/// Visits all blocks of a file's content, each after the blocks that it refers to.
 fn walk(
     source: &dyn BlockSource,
     content: &Content,
@@ -456,7 +460,7 @@ fn walk(
     nodes.met.into_inner().into_iter().rev().try_for_each(visit)
 }
 
-/// Notes the nodes of a map as they are read: from above to below.
+/// Records the nodes of a map as they are read: from the root downwards.
 struct Nodes<'a> {
     source: &'a dyn BlockSource,
     met: RefCell<Vec<(Reference, BlockKind)>>,
@@ -475,7 +479,7 @@ impl BlockSource for Nodes<'_> {
     }
 }
 
-/// A source that reads blocks from this machine, and others from the server.
+/// Reads blocks from this machine, or else from the server.
 struct LocalThenServer(Arc<Shared>);
 
 impl BlockSource for LocalThenServer {

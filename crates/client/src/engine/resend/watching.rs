@@ -1,6 +1,7 @@
-//! A mount that nobody uses asks the server nothing, so it would not meet a restore, and its lost operations would stay
-//! lost. So after the server was away, this module fetches one view, to see whether the server still shows what it had
-//! shown, and whether this device is still a member.
+//! Notices restores while a mount is idle. An idle mount sends no requests, so it would not encounter a
+//! restore, and its lost operations would stay lost. So after the server was away, this module fetches one
+//! view, to check whether the server still has what it showed before, and whether this device is still a
+//! member.
 
 use crate::engine::queue::{QueuedEvent, SignerEvent};
 use crate::engine::restored::is_declared;
@@ -23,9 +24,10 @@ const PAUSE_CONNECTED_MAX: Duration = Duration::from_secs(10);
 /// Decides when the server is asked whether it was restored.
 #[derive(Default)]
 pub struct RestoreWatch {
-    /// The server was away and has not been asked since: when to, and the pause after that.
+    /// Set while the server has not been asked since it was away: when to ask, and the pause after that.
     due: Option<(Instant, Duration)>,
-    /// Links made until the last look: the server may have been away between two looks.
+    /// Number of connections made up to the last poll: a new one means that the server may have been away in
+    /// between.
     connects: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What two clients append to one file at the same time.
+//! Tests of two clients that append to one file at the same time.
 
 use super::model::peek;
 use super::tools::*;
@@ -33,8 +33,9 @@ fn while_flushing(client: &Client, handle: FileHandleId, meanwhile: impl FnOnce(
     flushing.join().unwrap()
 }
 
-/// Proves: what two clients append survives whole, in the order of publication, for files in the inode, cut as
-/// a whole and in extents; the size shown becomes the real one, and the kernel is told to drop its pages.
+/// Proves: the bytes that two clients append all survive, in the order of publication, for files in the
+/// inode, files cut as a whole and files in extents; the size shown becomes the real one, and the kernel is
+/// told to drop its pages.
 #[test]
 fn appends_of_two_clients_survive() {
     for (start, ours_length, theirs_length) in [
@@ -67,7 +68,7 @@ fn appends_of_two_clients_survive() {
         let reading = ours.open(&WHO, ino, OpenFlags::READ).unwrap();
         assert!(!reading.keep_cache, "the kernel may not have dropped them yet");
         ours.release(reading.handle);
-        // The descriptor goes on behind all that.
+        // The descriptor continues after all these bytes.
         put(&ours, our, 0, b"more");
         close(&ours, our);
         assert!(published(&world) == [expected, b"more".to_vec()].concat());
@@ -76,8 +77,8 @@ fn appends_of_two_clients_survive() {
     }
 }
 
-/// Proves: what is appended while an earlier publication finds itself behind others' moves with it, is published
-/// by the next close, and a client that ends before leaves bytes that salvage gives in order.
+/// Proves: bytes that are appended while an earlier publication is moved behind those of others are published
+/// by the next close; if the client ends before, salvage finds the bytes in order.
 #[test]
 fn what_is_appended_meanwhile_moves_along() {
     for (length, published_after) in [(10, true), (3_000_000, true), (10, false)] {
@@ -101,7 +102,7 @@ fn what_is_appended_meanwhile_moves_along() {
             close(&ours, our);
             assert!(published(&world) == whole);
         } else {
-            // As a process that was killed leaves it, to the next.
+            // The state that a killed process leaves to the next one.
             let folder = ours.dir.path().join("spool");
             let killed = tempfile::tempdir().unwrap();
             std::fs::create_dir(killed.path().join("spool")).unwrap();
@@ -117,9 +118,9 @@ fn what_is_appended_meanwhile_moves_along() {
     }
 }
 
-/// Proves: what is not merely appended is published whole: a write at a place, a hole, a size, a page, also of
-/// another descriptor of the same file, before or after the append or while it is published; and that nothing is
-/// doubled by it.
+/// Proves: changes other than appending are published as a whole: a write at an offset, a hole, a size, a
+/// page; also through another descriptor of the same file, and before or after the append or while it is
+/// published. No byte is published twice.
 #[test]
 fn what_has_its_place_is_published_whole() {
     type Change = fn(&Client, Ino, FileHandleId);
@@ -173,7 +174,7 @@ fn resize(client: &Client, ino: Ino, handle: FileHandleId, size: u64) {
     client.setattr(&WHO, ino, set, Some(handle)).unwrap();
 }
 
-/// Proves: a file that another client has cut or rewritten gets what is appended at its new end.
+/// Proves: after another client cut or rewrote a file, appended bytes go to its new end.
 #[test]
 fn appends_follow_a_file_that_was_cut() {
     let world = World::new();
@@ -192,8 +193,8 @@ fn appends_follow_a_file_that_was_cut() {
     assert_eq!(published(&world), b"aacc");
 }
 
-/// Proves: a publication whose answer was late, but which has its place in the order, is not made twice, whatever
-/// was appended before or after it by anybody; one that has none is made again.
+/// Proves: a publication whose answer came late, but which is in the order, is not made twice, whatever any
+/// client appended before or after it; one that is not in the order is made again.
 #[test]
 fn a_late_answer_doubles_nothing() {
     for (made, others, newer) in [
@@ -233,7 +234,8 @@ fn a_late_answer_doubles_nothing() {
     }
 }
 
-/// Proves: appending to a file that was removed elsewhere and made anew under its name fails, and is kept.
+/// Proves: appending to a file that was removed by another client and made again under its name fails, and
+/// the bytes are kept.
 #[test]
 fn a_file_made_anew_is_another() {
     let world = World::new();
@@ -256,9 +258,10 @@ enum Step {
     Append(usize, usize, usize),
     Fsync(usize, usize),
     Close(usize, usize),
-    /// While one publishes: the other publishes so many records, and it appends so many more.
+    /// During one publication, the other client publishes so many records, and the first appends so many
+    /// more.
     Overlap(usize, usize, usize, usize),
-    /// A publication whose answer is late.
+    /// A publication whose answer comes late.
     Late(usize, usize),
     Chmod(usize, u32),
 }
@@ -293,7 +296,7 @@ impl Writers {
         (!slots.is_empty()).then(|| slots[slot % slots.len()])
     }
 
-    /// A record tells its writer, its number and its length.
+    /// A record contains its writer, its number and its length.
     fn append(&mut self, who: usize, handle: FileHandleId, length: usize) {
         let number = self.written[who];
         self.written[who] += 1;
@@ -362,7 +365,8 @@ impl Writers {
     }
 }
 
-/// The records in a file: every one whole, each writer's in order, none missing, none twice.
+/// The records in a file: each is complete, those of each writer are in order, none is missing, and none is
+/// there twice.
 fn check_records(bytes: &[u8], written: [u32; 2]) -> Result<(), TestCaseError> {
     let mut found = [0, 0];
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -380,8 +384,9 @@ fn check_records(bytes: &[u8], written: [u32; 2]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Proves: whatever two clients append through whatever descriptors, while either publishes, is late or
-    /// changes attributes: every record is whole, each client's are in its order, none is lost or doubled.
+    /// Proves: whatever two clients append through any descriptors, while either publishes, gets late answers
+    /// or changes attributes: every record is complete, each client's are in order, and none is lost or
+    /// doubled.
     #[test]
     fn all_records_are_there(steps in prop::collection::vec(step(), 1..60)) {
         let world = World::new();
@@ -390,7 +395,7 @@ proptest! {
         let mut writers = Writers { clients, slots: [Vec::new(), Vec::new()], written: [0, 0], ino };
         for step in &steps {
             writers.run(step);
-            // What a client sees holds all it has written, in order.
+            // The content that a client sees contains all that it has written, in order.
             for who in 0..2 {
                 if let Some(handle) = writers.slot(who, 0) {
                     let client = &writers.clients[who];

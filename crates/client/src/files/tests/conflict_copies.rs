@@ -1,4 +1,4 @@
-//! Versions that are overwritten by somebody who has not seen them.
+//! Tests of versions that are overwritten by a client that has not seen them.
 
 use super::super::conflict_copies::{CONFLICT_COPIES_MAX, Overwrite, keep_conflict_copy};
 use super::model::peek;
@@ -33,8 +33,8 @@ fn get(client: &Client, id: &str) -> (Vec<u8>, usize) {
     }
 }
 
-/// Two clients that have one file open for writing, in a state where the first has published `theirs` and the second
-/// has written `ours` at the beginning of what it has.
+/// Two clients that have one file open for writing. The first has published `theirs`, and the second has
+/// written `ours` at the beginning of its own version.
 fn two_versions(
     before: &[u8],
     theirs: &[u8],
@@ -50,8 +50,9 @@ fn two_versions(
     (world, first, second, ino, our)
 }
 
-/// Proves: the last publisher wins, and the version it has not seen is kept and listed for all, with file, path,
-/// writer, time, size and who overwrote it when; it is referred to, not copied, and not even read.
+/// Proves: the last publication wins. A version that its writer has not seen is kept and listed for all, with
+/// file, path, writer, time, size, and when and by which device it was overwritten. It is kept by reference:
+/// not copied, and not even read.
 #[test]
 fn an_overwritten_version_is_kept() {
     let large: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
@@ -84,8 +85,8 @@ fn an_overwritten_version_is_kept() {
     }
 }
 
-/// Proves: a client that goes on publishing its own version overwrites nothing unseen; the one that opens the
-/// result has seen it; and each version lost is kept once.
+/// Proves: a client that continues to publish its own version overwrites no unseen version; a client that
+/// opens the result has seen it; and each lost version is kept once.
 #[test]
 fn each_lost_version_is_kept_once() {
     let (_world, first, second, ino, our) = two_versions(b"before", b"theirs", b"ours");
@@ -98,9 +99,9 @@ fn each_lost_version_is_kept_once() {
     assert_eq!(first.conflict_copies().unwrap().len(), 1);
 }
 
-/// Proves: what is no conflict keeps nothing: replacing, cutting, removing or renaming over what one has seen, the
-/// same content, an empty version, another's change of attributes, an append, and one's own publication whose answer
-/// was late.
+/// Proves: without a conflict no copy is kept: when a client replaces, cuts, removes or renames over a
+/// version it has seen; for equal content, an empty version, another client's change of attributes, an
+/// append, and the client's own publication whose answer came late.
 #[test]
 fn what_is_no_conflict() {
     let world = World::new();
@@ -113,7 +114,7 @@ fn what_is_no_conflict() {
     first.setxattr(&WHO, ino, b"user.x", b"1", SetXattr::Any).unwrap();
     close(&second, handle);
     set(&second, ino, SetAttributes { size: Some(1), ..SetAttributes::default() }).unwrap();
-    // The same bytes from both.
+    // Both clients write the same bytes.
     let (their, our) = (open(&first, ino), open(&second, ino));
     put(&first, their, 0, b"same");
     put(&second, our, 0, b"same");
@@ -148,8 +149,8 @@ fn what_is_no_conflict() {
     assert_eq!(first.conflict_copies().unwrap(), Vec::new());
 }
 
-/// Proves: a file that was empty, and is cut to nothing again after a publication whose answer was not waited for, is
-/// empty for all; and what that publication had put there is no conflict later.
+/// Proves: a file that was empty, and is cut to nothing again after a publication whose answer was not
+/// awaited, is empty for all clients; and the content of that publication causes no conflict later.
 #[test]
 fn cutting_what_was_published_unnoticed() {
     let world = World::new();
@@ -215,8 +216,8 @@ fn conflict_copies_are_read_in_parts() {
     assert!(parts < 8, "{parts}");
 }
 
-/// Proves: no more than so many are kept of one owner, the oldest goes first with its content, and a file that
-/// somebody has put among them is not removed with its name.
+/// Proves: the number of copies kept for one owner is limited, the oldest is removed first with its content,
+/// and a file that a member has put among them is not removed with its name.
 #[test]
 fn the_oldest_go_first() {
     let world = World::new();
@@ -249,8 +250,8 @@ fn the_oldest_go_first() {
     assert!(matches!(client.read_conflict_copy(&first, 0), Err(FsError::NotFound)));
 }
 
-/// Proves: all members see what is kept, but only who may write the owner's files removes it; all of what is asked
-/// for goes, or nothing; and names of other things are refused.
+/// Proves: all members see the copies, but only members who may write the owner's files can remove them; a
+/// request removes all the copies it lists, or none; and names of other things are refused.
 #[test]
 fn removing_conflict_copies() {
     let (world, first, second, ino, our) = two_versions(b"before", b"theirs", b"ours");
@@ -304,17 +305,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What one client should have of the file.
+/// The content that one client should have of the file.
 #[derive(Default)]
 struct TestClient {
     slots: Vec<FileHandleId>,
-    /// Contents that it has seen.
+    /// Contents that the client has seen.
     seen: Vec<Vec<u8>>,
     bytes: Vec<u8>,
-    /// Whether there is something to publish: bytes, or a time only.
+    /// Whether there are bytes, or only a time, to publish.
     is_dirty: bool,
     is_written: bool,
-    /// Whether something of what it has seen was cut off.
+    /// Whether some bytes that it has seen were cut off.
     is_cut: bool,
 }
 
@@ -324,7 +325,7 @@ impl TestClient {
     }
 }
 
-/// Two clients with one file, and what should become of it.
+/// Two clients with one file, and the expected result.
 struct ExpectedCopy {
     present: Vec<u8>,
     kept: Vec<Vec<u8>>,
@@ -356,8 +357,8 @@ impl ExpectedCopy {
 proptest! {
     #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_SEEDS", 96) as u32, ..ProptestConfig::default() })]
 
-    /// Proves: whatever two clients write, cut and publish of one file, also where answers are late: exactly those
-    /// versions are kept that were overwritten by somebody who had not seen them.
+    /// Proves: whatever two clients write, cut and publish of one file, also when answers come late: exactly
+    /// those versions are kept that were overwritten by a client that had not seen them.
     #[test]
     fn exactly_what_is_overwritten_unseen_is_kept(steps in prop::collection::vec(step(), 1..50)) {
         let world = World::new();
@@ -381,7 +382,8 @@ proptest! {
                     let flags = OpenFlags { truncate, ..OpenFlags::READ_WRITE };
                     side.slots.push(client.open(&WHO, ino, flags).unwrap().handle);
                     if truncate {
-                        // Cutting nothing off changes nothing, whatever others have published meanwhile.
+                        // A cut that removes no bytes changes nothing, whatever other clients have published
+                        // meanwhile.
                         side.is_cut |= side.seen.iter().any(|seen| !seen.is_empty());
                         (side.bytes, side.is_dirty, side.is_written) = (Vec::new(), true, false);
                     }

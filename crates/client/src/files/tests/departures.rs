@@ -1,4 +1,4 @@
-//! Where `docs/semantics.md` says that we depart from Unix, paragraph by paragraph.
+//! Tests of the differences from Unix in `docs/semantics.md`, paragraph by paragraph.
 
 use super::tools::*;
 use super::*;
@@ -6,7 +6,7 @@ use holdfast_content::{GroupId, PrincipalId, UserId};
 
 const FOREIGN: PrincipalId = PrincipalId::User(UserId(7));
 
-/// A world with a directory that both may write and files of the two in it.
+/// A file system with a directory that both clients may write, and files of both in it.
 fn two_owners() -> (Client, Client, Ino) {
     let world = World::new();
     let group = PrincipalId::Group(GroupId(1));
@@ -18,8 +18,8 @@ fn two_owners() -> (Client, Client, Ino) {
     (ours, theirs, directory)
 }
 
-/// Proves: new files belong to their directory's principal, so people in a group directory just work together;
-/// the owner shown tells what one may write.
+/// Proves: new files belong to the principal of their directory, so users in a group directory can work
+/// together without further steps; the owner shown tells what a user may write.
 #[test]
 fn files_belong_to_their_directory() {
     let (ours, theirs, directory) = two_owners();
@@ -36,7 +36,7 @@ fn files_belong_to_their_directory() {
     assert_eq!((root.uid, root.gid), (NOBODY, NOBODY));
 }
 
-/// Proves: what belongs to another principal can be read, and neither opened for writing nor changed.
+/// Proves: another principal's file can be read, but neither opened for writing nor changed.
 #[test]
 fn others_files_are_read_only() {
     let (ours, theirs, _) = two_owners();
@@ -64,8 +64,9 @@ fn others_files_are_read_only() {
     assert!(ours.access(&WHO, made.ino, Rights { read: true, ..Rights::default() }).is_ok());
 }
 
-/// Proves: whoever may write a directory may remove another's name from it; the inode stays its owner's, and
-/// a name whose inode is gone shows as an empty file without permissions or links, and can be removed.
+/// Proves: a user who may write a directory may remove another principal's name from it; the inode remains
+/// its owner's. A name whose inode is gone shows as an empty file without permissions or links, and can be
+/// removed.
 #[test]
 fn only_the_name_of_anothers_file_is_removed() {
     let (ours, theirs, group) = two_owners();
@@ -91,8 +92,8 @@ fn dangling_names_can_be_removed() {
     let (ours, theirs, group) = two_owners();
     let directory = stat(&theirs, b"theirs").unwrap().ino;
     theirs.mkdir(&WHO, directory, b"d", 0o755).unwrap();
-    // The whole directory moves to the group's; its owner removes it there; an old copy of the name is left
-    // by hand, as a careless or malicious writer could.
+    // The whole directory moves to the group's; its owner removes it there. An old copy of the name is left
+    // by hand, as a careless or malicious writer could leave it.
     let (made, opened) = theirs.create(&WHO, directory, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
     theirs.release(opened.handle);
     let handle = handle_of(made.ino).unwrap();
@@ -110,8 +111,9 @@ fn dangling_names_can_be_removed() {
     assert!(matches!(ours.lookup(&WHO, group, b"dangling"), Err(FsError::NotFound)));
 }
 
-/// Proves: whoever looks at a file while it is removed, or replaced by another, or renamed away, sees it before or after that,
-/// and never a name that leads nowhere: also when the name was found before and the file after.
+/// Proves: a client that looks at a file while it is removed, replaced by another or renamed sees the state
+/// before or after that, and never a name that leads nowhere: also if the name was found before the change
+/// and the file after it.
 #[test]
 fn what_goes_meanwhile_is_not_dangling() {
     let (ours, theirs, group) = two_owners();
@@ -153,8 +155,9 @@ fn directories_must_be_empty() {
     assert!(matches!(theirs.mkdir(&WHO, directory, b"late", 0o755), Err(FsError::NotFound)));
 }
 
-/// Proves: O_APPEND writes at the end as this client has it, whatever offset the kernel believes; pages from
-/// a mapping go where they belong; and the kernel is told when its pages cannot be right.
+/// Proves: O_APPEND writes at the end of the file as this client has it, whatever offset the kernel sends;
+/// pages of a mapping are written at their own offsets; and the kernel is told when its pages cannot be
+/// right.
 #[test]
 fn appending() {
     let world = World::new();
@@ -173,8 +176,9 @@ fn appending() {
     assert_eq!(client.read(handle, 0, 100).unwrap(), b"X123456789abcd");
 }
 
-/// Proves: chown to the owner shown changes nothing but the time of change, as on any file system, and of others'
-/// files not even that; to somebody who stands for nobody it fails, or is passed over if the mount says so.
+/// Proves: chown to the owner shown changes only the time of change, as on any file system, and for others'
+/// files not even that. For a local user that represents no user of the file system it fails, or is ignored
+/// if the mount is configured so.
 #[test]
 fn chown_to_the_owner_shown() {
     let world = World::new();
@@ -204,7 +208,7 @@ fn chown_to_the_owner_shown() {
     assert_eq!((after.uid, after.gid, after.mode, after.ino), (1000, 1000, 0o600, ino));
 }
 
-/// A client that shows users 0 and 7 as 500 and 507, and group 1 as 601; it may write what is the group's too.
+/// A client that shows users 0 and 7 as 500 and 507, and group 1 as 601; it may write the group's files too.
 fn mapped(client: &Client) -> Arc<FileSystem> {
     let owners = OwnerMap {
         users: [(UserId::SUPERUSER, 500), (UserId(7), 507)].into(),
@@ -215,7 +219,8 @@ fn mapped(client: &Client) -> Arc<FileSystem> {
     FileSystem::with_engine(client.memory.clone(), options).unwrap()
 }
 
-/// Proves: a mount shows owners by its map; what is not mapped is the mounting user's, or nobody's.
+/// Proves: a mount shows owners by its map; files of other owners are shown as the mounting user's, or as
+/// those of 65534.
 #[test]
 fn owners_are_shown_by_the_map() {
     let (ours, _, _) = two_owners();
@@ -230,9 +235,9 @@ fn owners_are_shown_by_the_map() {
     assert_eq!(shown(b"group"), (1000, 601));
 }
 
-/// Proves: chgrp to a mapped group puts a copy in the file's place that belongs to it, without a byte read or
-/// stored; descriptors that were open go on in the copy; other names keep the file as it was; back again likewise.
-/// Nobody can give files to those for whom they may not write.
+/// Proves: chgrp to a mapped group replaces the file by a copy that belongs to the group, without reading or
+/// storing a byte; open descriptors continue in the copy; other names keep the earlier file; the change back
+/// works likewise. A user cannot give files to owners for whom this user may not write.
 #[test]
 fn chown_is_a_pointer_copy() {
     let (ours, theirs, _) = two_owners();
@@ -257,7 +262,8 @@ fn chown_is_a_pointer_copy() {
     let seen = stat(&theirs, b"f").unwrap();
     assert_eq!((seen.ino, seen.size), (after.ino, bytes.len() as u64));
     assert_eq!(super::model::peek(&theirs, &[b"f"]).unwrap()[..6], *b"after!");
-    // The group's people can write it now; its removal is known to whoever has it open under its old number.
+    // The members of the group can write it now; its removal is noticed by programs that have it open under
+    // its old number.
     let opened = theirs.open(&WHO, seen.ino, OpenFlags::READ_WRITE).unwrap();
     theirs.release(opened.handle);
     files.unlink(&WHO, Ino::ROOT, b"f").unwrap();
@@ -266,9 +272,10 @@ fn chown_is_a_pointer_copy() {
     files.release(open);
 }
 
-/// Proves: of a file with several names only the one is given another owner; the others, and descriptors, stay with
-/// the file as it was. Mode and owner set at once are both set; out of the group is the user's own again. Nobody
-/// gives files to those for whom they may not write, and what has no name keeps its owner.
+/// Proves: if a file has several names, only the given one gets another owner; the others, and descriptors,
+/// stay with the earlier file. Mode and owner set in one call are both set; a file taken back from the group
+/// is the user's own again. A user cannot give files to owners for whom this user may not write, and a file
+/// without a name keeps its owner.
 #[test]
 fn chown_affects_one_name() {
     let (ours, theirs, _) = two_owners();
@@ -299,8 +306,8 @@ fn chown_affects_one_name() {
     assert!(change(ino, to_group).is_err());
 }
 
-/// Proves: a directory is given another owner with all that is in it, whose owners stay; what is made in it from
-/// then on belongs to the new one.
+/// Proves: a directory gets another owner together with its entries, whose own owners stay; files made in it
+/// from then on belong to the new owner.
 #[test]
 fn directories_change_owners_too() {
     let (ours, theirs, _) = two_owners();
@@ -318,12 +325,12 @@ fn directories_change_owners_too() {
     theirs.mkdir(&WHO, seen, b"made by them", 0o755).unwrap();
     let inside = theirs.lookup(&WHO, seen, b"7").unwrap();
     assert_eq!(handle_of(inside.ino).unwrap().principal, super::memory::SHARED);
-    // Whoever stands in it under its old number is in the same directory.
+    // A program whose working directory has the old number is in the same directory.
     files.mkdir(&WHO, directory, b"made here", 0o755).unwrap();
     assert_eq!(super::model::list(&theirs, seen).unwrap().len(), 1002);
 }
 
-/// Proves: times and modes are whatever their writer says, and there is no sticky bit to heed (SUNDR 4).
+/// Proves: times and modes are as their writer sets them, and no sticky bit is applied (SUNDR 4).
 #[test]
 fn attributes_are_their_writers() {
     let (ours, theirs, group) = two_owners();

@@ -1,4 +1,4 @@
-//! What fails, fails for its file, is told, and loses nothing.
+//! Tests of failures: each affects its own file, is reported, and loses no data.
 
 use super::memory::{frozen, options};
 use super::model::peek;
@@ -38,8 +38,8 @@ fn salvaged(dir: &Path) -> Vec<(serde_json::Value, Vec<Vec<u8>>)> {
     found
 }
 
-/// Proves: a publication that fails is told at flush, and at fsync, each time; the file stays as it was
-/// written; and once the server answers, it is published after all.
+/// Proves: a publication that fails is reported at flush, and at fsync, each time; the file stays as it was
+/// written; and once the server answers, it is published.
 #[test]
 fn a_failed_publication_is_told_and_tried_again() {
     let world = World::new();
@@ -56,8 +56,8 @@ fn a_failed_publication_is_told_and_tried_again() {
     assert_eq!(peek(&world.client(2, &[]), &[b"f"]).unwrap(), b"precious still");
 }
 
-/// Proves: what could not be published before the last close is kept, is not published behind anybody's back
-/// later, and is saved with path and reason; and other files go on meanwhile.
+/// Proves: data that could not be published before the last close is kept, is not published later unnoticed,
+/// and is saved with path and reason; other files continue to work meanwhile.
 #[test]
 fn what_could_not_be_published_is_kept_for_salvage() {
     let world = World::new();
@@ -81,8 +81,8 @@ fn what_could_not_be_published_is_kept_for_salvage() {
     assert!(client.save_unsaved("again").unwrap().is_none(), "saved once");
 }
 
-/// Proves: if content was ordered, but its commit failed, close says so and salvage has it; once a later commit
-/// succeeds, salvage forgets it.
+/// Proves: if content was ordered but its commit failed, close reports that and salvage has the content; once
+/// a later commit succeeds, salvage drops it.
 #[test]
 fn what_may_not_be_committed_is_kept_for_salvage() {
     let world = World::new();
@@ -105,7 +105,7 @@ fn what_may_not_be_committed_is_kept_for_salvage() {
 }
 
 /// Proves: a file removed by another client while it has unpublished changes here is ESTALE at close, and the
-/// changes are kept; what was opened for reading only goes on.
+/// changes are kept; a file that was opened only for reading can still be read.
 #[test]
 fn removed_elsewhere() {
     let world = World::new();
@@ -127,8 +127,8 @@ fn removed_elsewhere() {
     assert!(matches!(ours.getattr(&WHO, ino, None), Err(FsError::Stale)));
 }
 
-/// Proves: once the order of operations was found wrong, every call fails with that, and all unpublished data
-/// is saved to a folder without anybody asking.
+/// Proves: once the order of operations was found wrong, every call fails with that error, and all
+/// unpublished data is saved to a folder without a request.
 #[test]
 fn freezing_saves_what_is_unpublished() {
     let world = World::new();
@@ -155,8 +155,8 @@ fn freezing_saves_what_is_unpublished() {
     assert!(found.0["reason"].as_str().unwrap().contains("rolled back"), "the list says why");
 }
 
-/// Proves: after the client was killed, what it had not published is found by the next one and saved whole,
-/// published parts included; a file removed before is not.
+/// Proves: after the client was killed, its unpublished data is found by the next one and saved completely,
+/// published parts included; a file removed before is not saved.
 #[test]
 fn a_killed_client_leaves_its_data_to_salvage() {
     let world = World::new();
@@ -185,7 +185,7 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     expected[100..10_100].fill(9);
     expected.truncate(2_900_000);
     expected.resize(2_950_000, 0);
-    // Killed: nothing of it runs any more, not even destructors.
+    // Killed: no part of it runs any more, not even destructors.
     std::mem::forget(files);
 
     let next = FileSystem::with_engine(world.memory(2, &[]), options(dir.path())).unwrap();
@@ -202,8 +202,8 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     );
 }
 
-/// Proves: what the server no longer gives is listed as missing, left as a hole, and the spool keeps the rest
-/// until it can be saved whole; two files of one path do not overwrite each other.
+/// Proves: data that the server no longer sends is listed as missing and left as a hole, and the spool keeps
+/// the rest until it can be saved completely; two files with one path do not overwrite each other.
 #[test]
 fn salvage_says_what_is_missing() {
     let world = World::new();
@@ -247,7 +247,7 @@ fn names_of_salvaged_files() {
         put(&client, handle, 0, name);
         expected.push(name.to_vec());
     }
-    // Two files last seen under one name: another client has moved the first away meanwhile.
+    // Two files last seen under one name: another client has moved the first one meanwhile.
     let directory = client.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
     world.client(2, &[]).rename(&WHO, Ino::ROOT, b"same", directory, b"same", RenameFlags::Replace).unwrap();
     let (_, handle) = create(&client, Ino::ROOT, b"same");
@@ -263,8 +263,8 @@ fn names_of_salvaged_files() {
     assert_eq!((list["files"].as_array().unwrap().len(), from_list.len()), (6, 6));
 }
 
-/// Proves: altered data fails reads of its file only, with an integrity error, never with zeroes; a change
-/// that needs it is refused and kept, and one that does not is published.
+/// Proves: altered data fails reads of its own file only, with an integrity error, and never reads as zeroes;
+/// a change that needs it is refused and kept, and a change that does not need it is published.
 #[test]
 fn altered_data_fails_its_file_only() {
     let world = World::new();
@@ -299,7 +299,7 @@ fn altered_data_fails_its_file_only() {
     assert_eq!(peek(&world.client(2, &[]), &[b"bad"]).unwrap(), b"written anew");
 }
 
-/// Proves: when the local disk is full, write says so and nothing else breaks.
+/// Proves: when the local disk is full, write reports it and everything else works.
 #[test]
 fn a_spool_that_cannot_be_written_is_told() {
     let world = World::new();

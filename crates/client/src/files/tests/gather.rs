@@ -1,4 +1,5 @@
-//! Gathering: what is answered here under a delegation, what others see of it, and when it is at the server.
+//! Tests of gathering: what is answered here under a delegation, what others see of it, and when it reaches
+//! the server.
 
 use super::memory::{Barrier, Memory, journal_options, options};
 use super::tools::WHO;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A client that gathers, and sends only when it must.
+/// A client that gathers changes, and sends them only when it must.
 struct Gatherer {
     files: Arc<FileSystem>,
     memory: Arc<Memory>,
@@ -35,7 +36,7 @@ impl Gatherer {
         Gatherer { files, memory, back }
     }
 
-    /// Has the world for itself, and numbers for new files.
+    /// Holds the whole file system exclusively, and has numbers for new files.
     fn alone(world: &Arc<World>, dir: &Path) -> Gatherer {
         let mine = Gatherer::new(world, 1, dir);
         mine.take(world);
@@ -44,7 +45,7 @@ impl Gatherer {
         mine
     }
 
-    /// Holds its directory `held` alone, with a file `other` that it does not hold.
+    /// Holds its directory `held` exclusively; there is also a file `other` that it does not hold.
     fn holding(world: &Arc<World>, dir: &Path) -> (Gatherer, Handle) {
         let mine = Gatherer::alone(world, dir);
         mkdir(&mine.files, "held").unwrap();
@@ -80,8 +81,9 @@ impl Gatherer {
     }
 }
 
-/// Proves: under a delegation, making, writing, renaming and removing ask the server nothing, are seen here at once, and
-/// whoever looks elsewhere finds all of it; what was made and removed meanwhile never travels.
+/// Proves: under a delegation, making, writing, renaming and removing files need no request to the server and
+/// are seen here at once, and a client that looks from elsewhere finds all changes; files made and removed
+/// meanwhile are never sent.
 #[test]
 fn others_see_what_was_closed() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -110,9 +112,9 @@ fn others_see_what_was_closed() {
     mine.quiet();
 }
 
-/// Proves: what concerns files that are held exclusively is gathered, and what is made in such a directory with it, until
-/// somebody else looks; anything else goes to the server straight, with a rename or a link that touches both, and after all
-/// that was gathered before.
+/// Proves: changes of files that are held exclusively are gathered, together with files made in such a
+/// directory, until another client looks. All other changes go to the server directly, among them a rename or
+/// a link that touches both kinds, after all changes gathered before.
 #[test]
 fn what_is_not_held_goes_straight() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -156,7 +158,7 @@ fn what_is_not_held_goes_straight() {
     mine.quiet();
 }
 
-/// Proves: without a delegation nothing waits here and nothing is journaled; close returns when the server has it.
+/// Proves: without a delegation no change waits here or is journaled; close returns when the server has it.
 #[test]
 fn without_a_delegation() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -173,7 +175,8 @@ fn without_a_delegation() {
     assert!(matches!(put(&mine.files, "lost", b"?"), Err(FsError::Unreachable(_))));
 }
 
-/// Proves: what fsync returned for is at the server, whatever becomes of this machine; of a file and of a directory.
+/// Proves: data for which fsync has returned is at the server, whatever happens to this machine; for a file
+/// and for a directory.
 #[test]
 fn fsync_means_at_the_server() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -189,12 +192,12 @@ fn fsync_means_at_the_server() {
     let directory = mine.files.opendir(&WHO, Ino::ROOT).unwrap();
     mine.files.fsyncdir(directory).unwrap();
     put(&mine.files, "after", b"2").unwrap();
-    // The machine goes down: what it has is lost.
+    // The machine fails: all its data is lost.
     world.lapse();
     assert_eq!(get(&other, "synced").unwrap(), b"for good");
     assert_eq!(get(&other, "before").unwrap(), b"1");
     assert!(matches!(get(&other, "after"), Err(FsError::NotFound)));
-    // And what cannot be sent is told to whoever waits for it.
+    // If the changes cannot be sent, callers that wait for them get an error.
     mine.take(&world);
     mine.files.write(opened.handle, 0, b"not yet ", WriteSource::Call).unwrap();
     *mine.memory.fault.lock() = Some(FsError::NoSpace);
@@ -205,8 +208,8 @@ fn fsync_means_at_the_server() {
     mine.quiet();
 }
 
-/// Proves: what is waited for until it is at the server does not go through the journal, unless there is more to go with it, as
-/// the creation of the same file: that is one operation.
+/// Proves: a change that a caller waits for at the server does not go through the journal, unless more must
+/// go with it, such as the creation of the same file: then both are one operation.
 #[test]
 fn what_is_synced_goes_straight() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -234,8 +237,9 @@ fn what_is_synced_goes_straight() {
     mine.quiet();
 }
 
-/// Proves: an operation that only looks is sent after all that was made here, also one in the midst of reading a view; while it
-/// is under way, edits go straight, and whoever recalls what is held here waits for nothing.
+/// Proves: an operation that only reads is sent after all changes made here, also one that is made while a
+/// view is read. While it is in transit, edits go directly to the server, and a device that recalls what is
+/// held here does not have to wait.
 #[test]
 fn looks_come_after_what_was_made_here() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -267,7 +271,7 @@ fn looks_come_after_what_was_made_here() {
     mine.quiet();
 }
 
-/// Proves: while what was made here cannot be sent, whoever looks is told what the server says, soon.
+/// Proves: while changes made here cannot be sent, a caller that looks soon gets the server's error.
 #[test]
 fn what_cannot_be_sent_prevents_no_look() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -303,8 +307,8 @@ impl Edit for Name {
     }
 }
 
-/// Proves: an edit that is on its way straight to the server is not mixed with edits made here: they wait for it, and
-/// find what it has made; also one whose answer was lost.
+/// Proves: an edit in transit directly to the server is not mixed with edits made here: they wait for it, and
+/// find its result; also if its answer was lost.
 #[test]
 fn straight_edits_come_first() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -337,8 +341,8 @@ fn straight_edits_come_first() {
     mine.quiet();
 }
 
-/// Proves: much data goes to the server while it is written and is durable there at close; what is small is in the
-/// journal, and goes to the server all the same if the delegation is lost before its edit is made.
+/// Proves: much data is sent to the server while it is written, and is durable there at close; little data is
+/// in the journal, and still reaches the server if the delegation is lost before its edit is made.
 #[test]
 fn large_files_go_straight() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -351,7 +355,7 @@ fn large_files_go_straight() {
     world.lapse();
     assert_eq!(get(&other, "large").unwrap(), noise(2, 3 << 20));
     assert_eq!(get(&other, "small").unwrap(), noise(1, 300_000));
-    // Written under a delegation that is gone when the edit is to be made.
+    // Written under a delegation that is gone when the edit should be made.
     mine.take(&world);
     let flags = OpenFlags { write: true, ..OpenFlags::READ_WRITE };
     let opened = mine.files.open(&WHO, find(&mine.files, "small").unwrap(), flags).unwrap();
@@ -377,7 +381,8 @@ fn large_files_go_straight() {
     mine.quiet();
 }
 
-/// Proves: what is made of a file that is written here and there is read back while it is made: nobody takes it for lost.
+/// Proves: the content of a file written at scattered offsets is read back while it is composed, and is
+/// never taken for lost.
 #[test]
 fn scattered_writes_are_read_back() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -386,7 +391,8 @@ fn scattered_writes_are_read_back() {
     let mut content = noise(1, 3 << 20);
     put(&mine.files, "scattered", &content).unwrap();
     let flags = OpenFlags { write: true, ..OpenFlags::READ_WRITE };
-    // Little, so that it is journaled; then so much that it goes to the server while it is made.
+    // First little data, so that it is journaled; then so much that it is sent to the server while it is
+    // composed.
     for (seed, length) in [(2, 2000), (3, 40_000)] {
         let opened = mine.files.open(&WHO, find(&mine.files, "scattered").unwrap(), flags).unwrap();
         for piece in 0..40 {
@@ -402,8 +408,9 @@ fn scattered_writes_are_read_back() {
     mine.quiet();
 }
 
-/// Proves: while the server is away, what was acknowledged stays, new changes fail as they would without gathering, and
-/// all that was acknowledged is there when it is back; also if the process ended meanwhile.
+/// Proves: while the server is away, acknowledged changes stay, new changes fail as they would without
+/// gathering, and all acknowledged changes are there when the server is back; also if the process ended
+/// meanwhile.
 #[test]
 fn the_server_goes_away() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -429,7 +436,8 @@ fn the_server_goes_away() {
     assert_eq!(back.status().conflicts, vec![]);
 }
 
-/// Proves: if the delegation ran out before all was sent and somebody else changed the same, both sides stay.
+/// Proves: if the delegation expired before all changes were sent and another client changed the same file,
+/// both versions stay.
 #[test]
 fn both_stay_after_a_lapse() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -446,7 +454,7 @@ fn both_stay_after_a_lapse() {
     assert_eq!(kept.len(), 1, "{kept:?}");
 }
 
-/// Proves: a journal that is full makes edits go straight to the server, and nothing is lost or refused.
+/// Proves: if the journal is full, edits go directly to the server, and no change is lost or refused.
 #[test]
 fn a_full_journal_stops_gathering() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -463,7 +471,8 @@ fn a_full_journal_stops_gathering() {
     assert_eq!(get(&other, "3").unwrap(), noise(3, 20_000));
 }
 
-/// Proves: the delegation is asked for when edits come in a row, and not for one, nor for reading.
+/// Proves: the delegation is requested when several edits follow each other, and not for one edit, nor for
+/// reading.
 #[test]
 fn lease_requests_come_with_edits() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -482,7 +491,8 @@ fn lease_requests_come_with_edits() {
     assert!(!mine.memory.wants_exclusive(), "whoever lost it does not ask for it at once");
 }
 
-/// Proves: many programs at once, with the delegation coming and going, lose nothing and get in nobody's way.
+/// Proves: many programs that run at once, while the delegation comes and goes, lose no data and do not block
+/// each other.
 #[test]
 fn many_at_once() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
@@ -545,8 +555,8 @@ mod random {
     }
 
     proptest! {
-        /// Proves: two that gather by turns see what the other closed, always, as on one disk; and there is never a
-        /// conflict.
+        /// Proves: two clients that gather by turns always see what the other one closed, as on one disk; and
+        /// there is never a conflict.
         #[test]
         fn two_by_turns(steps in prop::collection::vec(step(), 1..60)) {
             let world = World::new();

@@ -1,4 +1,4 @@
-//! What locks mean for content.
+//! Tests of what locks mean for content.
 
 use super::memory::caller;
 use super::model::peek;
@@ -18,8 +18,8 @@ fn try_lock(client: &Client, handle: FileHandleId, lock: &Lock) -> bool {
     client.lock(&WHO, handle, lock, LockMode::Exclusive, false).unwrap().is_none()
 }
 
-/// Proves: what was written under a lock is seen by whoever has it next, through descriptors that were open all the
-/// time; the kernel's pages are dropped before the lock is had.
+/// Proves: data written under a lock is seen by its next holder, through descriptors that were open all the
+/// time; the kernel's pages are dropped before the lock is granted.
 #[test]
 fn locks_hand_over_content() {
     let world = World::new();
@@ -52,8 +52,8 @@ fn locks_hand_over_content() {
     }
 }
 
-/// Proves: who waits for a lock gets it, with the content, when it is given up; a holder of the same machine is in
-/// the way like any other; closing frees what the owner holds, and nobody else's.
+/// Proves: a caller that waits for a lock gets it, with the content, when it is given up; a holder on the
+/// same machine prevents a lock like any other; closing gives up the locks of that owner, and no others.
 #[test]
 fn waiting_and_closing() {
     let world = World::new();
@@ -83,7 +83,7 @@ fn waiting_and_closing() {
     ours.release(second);
     assert!(try_lock(&theirs, other, &flock));
 
-    // Of a lock that belongs to a descriptor (F_OFD_SETLK) only its release tells the end.
+    // The end of a lock that belongs to a descriptor (F_OFD_SETLK) is reported only by its release.
     let third = open(&ours, ino);
     let of_descriptor = fcntl(99, 50, 60);
     assert!(try_lock(&ours, third, &of_descriptor) && !try_lock(&theirs, other, &fcntl(1, 55, 55)));
@@ -91,8 +91,9 @@ fn waiting_and_closing() {
     assert!(try_lock(&theirs, other, &fcntl(1, 55, 55)));
 }
 
-/// Proves: a process that is killed while what it wrote under a lock is on its way to the server has the lock until that is
-/// there: whoever takes it next sees it. So has one that closes another descriptor of the file.
+/// Proves: a process that is killed while data it wrote under a lock is being sent to the server has the lock
+/// until the data is there, and the next holder sees the data. The same holds for a process that closes
+/// another descriptor of the file.
 #[test]
 fn a_killed_holder_loses_no_update() {
     let world = World::new();
@@ -122,8 +123,8 @@ fn a_killed_holder_loses_no_update() {
     assert_eq!(theirs.read(other, 0, 9).unwrap(), b"2");
 }
 
-/// Proves: the shared memory of a database in WAL mode is one mount's for as long as it is open there; another is refused, and
-/// told why; other files and other locks are as ever.
+/// Proves: the shared memory of a database in WAL mode belongs to one mount for as long as it is open there;
+/// another mount is refused, and the status says why; other files and other locks are not affected.
 #[test]
 fn shared_memory_is_one_mounts() {
     let world = World::new();
@@ -153,8 +154,8 @@ fn shared_memory_is_one_mounts() {
     assert!(shared(&ours, mine, 1) && shared(&theirs, other, 1));
 }
 
-/// Proves: the kernel tells the end of a descriptor when the program may long have opened and locked the file again, as the
-/// same owner; what it has locked since stays.
+/// Proves: if the kernel reports the end of a descriptor after the program has opened and locked the file
+/// again as the same owner, the new locks stay.
 #[test]
 fn a_late_end_frees_nothing_newer() {
     let world = World::new();
@@ -167,7 +168,8 @@ fn a_late_end_frees_nothing_newer() {
         assert!(try_lock(&ours, former, &lock));
         match lock.space {
             LockSpace::Fcntl => ours.closed_by(former, lock.owner),
-            // Only its end frees it; until then nobody has it, whatever number the next descriptor has.
+            // Only its end frees it; until then no other owner gets it, whatever number the next descriptor
+            // has.
             LockSpace::Flock => ours.unlock(former, &lock).unwrap(),
         }
         let next = open(&ours, ino);
@@ -179,7 +181,7 @@ fn a_late_end_frees_nothing_newer() {
         assert!(try_lock(&theirs, other, &lock));
         theirs.unlock(other, &lock).unwrap();
     }
-    // The number of a descriptor that has ended (F_OFD_SETLK), given to the next.
+    // The number of an ended descriptor (F_OFD_SETLK), given to the next one.
     let (former, next) = (open(&ours, ino), open(&ours, ino));
     assert!(try_lock(&ours, former, &fcntl(8, 0, 9)) && try_lock(&ours, next, &fcntl(8, 0, 9)));
     ours.release(former);
@@ -188,8 +190,8 @@ fn a_late_end_frees_nothing_newer() {
     assert!(try_lock(&theirs, other, &fcntl(1, 0, 9)));
 }
 
-/// Proves: giving up a lock makes what was written durable first, and if it cannot be published, the lock stays and
-/// the bytes too; a lock whose file cannot be looked at is not had.
+/// Proves: giving up a lock first makes the written data durable; if that cannot be published, the lock and
+/// the data stay; a lock is not granted if its file cannot be read.
 #[test]
 fn giving_up_publishes_first() {
     let world = World::new();
@@ -212,8 +214,9 @@ fn giving_up_publishes_first() {
     assert!(try_lock(&ours, mine, &lock), "what failed holds nothing");
 }
 
-/// Proves: after a lock was lost nothing written under it is published, and writing fails until the file is closed;
-/// what was written goes to salvage. A lock taken anew, with nothing unpublished, heals.
+/// Proves: after a lock was lost, data written under it is not published, and writing fails until the file is
+/// closed; the data goes to salvage. A lock taken again, with nothing unpublished, makes the file usable
+/// again.
 #[test]
 fn a_lost_lock_stops_writing() {
     let world = World::new();
@@ -223,7 +226,7 @@ fn a_lost_lock_stops_writing() {
     let lock = fcntl(1, 0, 0);
     assert!(try_lock(&ours, mine, &lock));
     put(&ours, mine, 0, b"mine");
-    // Another has it now, and publishes.
+    // Another client has the lock now, and publishes.
     let _ = ours.memory.unlock(&crate::LockTarget {
         file: handle_of(ino).unwrap(),
         space: LockSpace::Fcntl,

@@ -1,6 +1,6 @@
-//! An in-memory file system in place of the engine: a plain tree of inodes and names, one lock, and a list of
-//! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
-//! show.
+//! An in-memory file system that replaces the engine: a plain tree of inodes and names, one lock, and a list
+//! of faults to inject. Every edit is planned twice, as the engine may do, so that edits that cannot be run
+//! again fail the tests.
 
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
 use crate::backend::{
@@ -35,7 +35,7 @@ struct Tree {
     next: BTreeMap<PrincipalId, u64>,
 }
 
-/// What the server would hold.
+/// The state that the server would have.
 pub struct World {
     pub blocks: MemoryBlocks,
     tree: Mutex<Arc<Tree>>,
@@ -46,13 +46,13 @@ pub struct World {
     recalled: Condvar,
 }
 
-/// Who has the world, or some files of it, for himself.
+/// The client that holds the whole file system, or some files of it, exclusively.
 #[derive(Default)]
 struct Delegation {
     holder: Option<(DeviceId, Weak<WriteBack>)>,
-    /// Only these.
+    /// Only these files are held.
     files: Option<BTreeSet<Handle>>,
-    /// From whom it is being taken.
+    /// The client from which the holding is being recalled.
     recalling: Option<DeviceId>,
 }
 
@@ -61,25 +61,27 @@ pub struct Memory {
     pub world: Arc<World>,
     device: DeviceId,
     writes: BTreeSet<PrincipalId>,
-    /// The newest tree it has been shown.
+    /// The newest tree that this client has been shown.
     seen: Mutex<Arc<Tree>>,
     pub fetches: AtomicU64,
     pub edits: AtomicU64,
     pub commits: AtomicU64,
-    /// Answers the next calls that need the server.
+    /// Answers to the next calls that need the server.
     pub fault: Mutex<Option<FsError>>,
-    /// Answers the next waits for commits.
+    /// Answers to the next waits for commits.
     pub commit_fault: Mutex<Option<FsError>>,
-    /// Answers the next edits, after they were made.
+    /// Answers to the next edits, after they were made.
     pub late: Mutex<Option<FsError>>,
-    /// While closed, edits wait.
+    /// While this gate is closed, edits wait.
     pub gate: Barrier,
-    /// The next look waits at this gate.
+    /// The next operation that only reads waits at this gate.
     pub look_gate: Mutex<Option<Arc<Barrier>>>,
     before_look: OnceLock<LookHook>,
-    /// Files that it has leases of, beside what it holds exclusively. Nobody recalls them. Without this it has none at all.
+    /// Files that it has leases of, in addition to those it holds exclusively. They are never recalled.
+    /// Without this it has no leases.
     pub leases: Mutex<Option<BTreeSet<Handle>>>,
-    /// What others do once a view has found that this file is in their hands: it waits, and goes on as a later one.
+    /// Runs when a view finds that another client holds this file: the fetch waits for it, and continues as a
+    /// later one.
     pub meanwhile: Meanwhile,
     wants_exclusive: AtomicBool,
     account: Account,
@@ -104,7 +106,7 @@ impl Barrier {
         self.changed.notify_all();
     }
 
-    /// Waits until somebody waits at the gate.
+    /// Waits until a thread waits at the gate.
     pub fn somebody_waits(&self) {
         let mut state = self.state.lock();
         while state.1 == 0 {
@@ -159,8 +161,8 @@ impl World {
         })
     }
 
-    /// Gives a client the world for itself, once whoever had it has sent what it gathered; with an operation of its own,
-    /// whose view it has.
+    /// Gives a client the whole file system exclusively, once the earlier holder has sent its gathered
+    /// changes. The client gets it with an operation of its own, whose view it has.
     pub fn delegate(&self, memory: &Memory, back: &Arc<WriteBack>) {
         self.comes(memory.device);
         let mut delegation = self.delegation.lock();
@@ -169,23 +171,24 @@ impl World {
         delegation.files = None;
     }
 
-    /// Gives a client these files for itself.
+    /// Gives a client these files exclusively.
     pub fn delegate_files(&self, memory: &Memory, back: &Arc<WriteBack>, files: &[Handle]) {
         self.delegate(memory, back);
         self.delegation.lock().files = Some(files.iter().copied().collect());
     }
 
-    /// Whoever has the world for himself loses it without being told.
+    /// The client that holds the whole file system loses it without notice.
     pub fn lapse(&self) {
         self.delegation.lock().holder = None;
     }
 
-    /// Takes the world from whoever has it for himself.
+    /// Recalls the whole file system from its holder.
     pub fn recall(&self) {
         self.comes(DeviceId(u32::MAX));
     }
 
-    /// A device is about to operate: whoever else has the world for himself gives it up first.
+    /// Called when a device is about to operate: another client that holds the whole file system gives it up
+    /// first.
     fn comes(&self, device: DeviceId) {
         let mut delegation = self.delegation.lock();
         while delegation.recalling.is_some_and(|holder| holder != device) {
@@ -243,7 +246,7 @@ impl World {
         self.behind(device, dir, journal_options(device, dir))
     }
 
-    /// The same, as `options` say.
+    /// Like [`Self::write_back`], with these options.
     pub fn behind(
         self: &Arc<World>,
         device: u32,
@@ -266,7 +269,7 @@ impl World {
         Client { files, memory, dir }
     }
 
-    /// Roots pinned at present.
+    /// Roots that are pinned at present.
     pub fn pinned(&self) -> usize {
         self.pins.lock().iter().map(Vec::len).sum()
     }
@@ -277,7 +280,7 @@ impl World {
         addresses.iter().filter_map(|address| self.blocks.stored(address)).map(|block| block.body.len()).sum()
     }
 
-    /// A directory that belongs to `principal`, put there by magic.
+    /// A directory that belongs to `principal`, made without an edit.
     pub fn plant_directory(&self, name: &[u8], principal: PrincipalId) {
         let mut tree = self.tree.lock();
         let tree = Arc::make_mut(&mut tree);
@@ -401,7 +404,7 @@ impl Backend for Memory {
         self.world.comes(self.device);
         let mut tree = self.world.tree.lock();
         let mut planned = Tree::clone(&tree);
-        // Once in vain, on a base that is then refused; its outcome must not matter.
+        // Planned once without effect, on a base that is then refused; the result must not matter.
         let mut vain = planned.clone();
         vain.next.values_mut().for_each(|next| *next += 7);
         let _ = edit.lock().plan(&mut self.changes(&mut vain));

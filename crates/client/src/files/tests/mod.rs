@@ -1,5 +1,5 @@
-//! Tests of the inode API on an in-memory file system ([`memory`]): against a reference model ([`model`]) and
-//! scenario by scenario. `docs/semantics.md` names the scenarios that stand for its paragraphs.
+//! Tests of the inode API on an in-memory file system ([`memory`]): against a reference model ([`model`]),
+//! and for single scenarios. `docs/semantics.md` names the scenarios that test its paragraphs.
 
 mod appending;
 mod conflict_copies;

@@ -1,6 +1,6 @@
-//! The whole API against a plain in-memory file system: every answer and every error must be the same, after
-//! every operation; what is published must be what a second client finds; and a third, mounting at the end,
-//! must find the same tree.
+//! Tests of the whole API against a plain in-memory file system: every answer and every error must be the
+//! same, after every operation; a second client must find what was published; and a third one, mounted at the
+//! end, must find the same tree.
 
 use super::super::*;
 use super::memory::{Client, World, caller, journal_options};
@@ -10,18 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The file system under test: one client that does all, and a second that peeks.
+/// The file system under test: one client that does everything, and a second one that reads.
 struct Tested {
     world: Arc<World>,
     client: Client,
     second: Client,
     slots: Vec<(FileHandleId, Ino)>,
-    /// Sends what the client does in the background.
+    /// Sends the client's changes in the background.
     back: Option<Arc<WriteBack>>,
     way: Route,
 }
 
-/// How the client gets to the server.
+/// How the client's changes reach the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     Straight,
@@ -45,7 +45,7 @@ impl Tested {
             }
             Route::Gather => {
                 let dir = tempfile::tempdir().unwrap();
-                // Nothing is sent but when somebody wants it.
+                // Changes are sent only when another client needs them.
                 let options = WriteBackOptions {
                     gathers: true,
                     gather: Duration::from_secs(600),
@@ -68,7 +68,7 @@ impl Tested {
         }
     }
 
-    /// Waits until everything is at the server.
+    /// Waits until all changes are at the server.
     fn settle(&self) {
         if let Some(back) = &self.back {
             assert!(back.settle(holdfast_testing::PATIENCE).unwrap(), "{:?}", back.status());
@@ -284,7 +284,7 @@ impl Tested {
                 let size = files.getattr(&WHO, ino, Some(handle))?.size;
                 match files.seek(handle, *at, *to) {
                     Ok(found) => check_seek(&files, handle, *at, found, *to, size)?,
-                    // No data up to the end: then there are only zeroes.
+                    // If there is no data up to the end, all bytes are zero.
                     Err(FsError::NoData) if *at < size => {
                         assert_eq!(*to, SeekTo::Data);
                         let rest = files.read(handle, *at, 2 << 20)?;
@@ -299,7 +299,7 @@ impl Tested {
     }
 }
 
-/// What is skipped to reach data is zero; a hole found is zero, or the end.
+/// Bytes that are skipped to reach data are zero; a hole that was found is zero, or the end.
 fn check_seek(
     files: &FileSystem,
     handle: FileHandleId,
@@ -343,7 +343,7 @@ pub fn list(files: &FileSystem, ino: Ino) -> Result<BTreeMap<Vec<u8>, InodeKind>
     Ok(names)
 }
 
-/// What another client reads of a file that it opens now.
+/// The content that another client reads from a file that it opens now.
 pub fn peek(client: &Client, path: &[&[u8]]) -> Result<Vec<u8>, FsError> {
     let who = caller(5);
     let mut ino = Ino::ROOT;
@@ -377,12 +377,12 @@ fn same(expected: &Outcome, found: &Outcome) -> bool {
     }
 }
 
-/// Runs operations on both and compares every answer, then the whole tree through a fresh mount.
+/// Runs operations on both file systems and compares every answer, then the whole tree through a fresh mount.
 pub fn check(ops: &[Op]) -> Result<(), TestCaseError> {
     check_by(ops, Route::Straight)
 }
 
-/// The same, with the client's way to the server.
+/// Like [`check`], with the way in which the client's changes reach the server.
 pub fn check_by(ops: &[Op], way: Route) -> Result<(), TestCaseError> {
     let mut reference = Reference::new();
     let mut tested = Tested::new(way);
@@ -543,14 +543,14 @@ proptest! {
         check(&ops)?;
     }
 
-    /// Proves the same of a client that sends in the background, while it sends.
+    /// Proves the same for a client that sends in the background, while it sends.
     #[test]
     fn write_back_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
         check_by(&ops, Route::WriteBack)?;
     }
 
-    /// Proves the same of a client that gathers under a delegation which comes and goes; another client sees what it
-    /// closed, whenever that looks.
+    /// Proves the same for a client that gathers under a delegation that comes and goes; another client sees
+    /// what it closed, at any time.
     #[test]
     fn gathering_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
         check_by(&ops, Route::Gather)?;

@@ -1,4 +1,4 @@
-//! Files made without a name.
+//! Tests of files made without a name.
 
 use super::model::peek;
 use super::tools::*;
@@ -19,8 +19,8 @@ fn edits(client: &Client) -> u64 {
     client.memory.edits.load(SeqCst)
 }
 
-/// Proves: a file without a name is written, read, cut, looked at and opened once more like any other; nothing of it
-/// is sent, not by fsync nor by close; and with its last descriptor all of it is gone.
+/// Proves: a file without a name can be written, read, cut, examined and opened once more like any other;
+/// nothing of it is sent, neither by fsync nor by close; and it disappears with its last descriptor.
 #[test]
 fn it_is_local_and_goes_with_its_last_descriptor() {
     let world = World::new();
@@ -52,8 +52,8 @@ fn it_is_local_and_goes_with_its_last_descriptor() {
     assert_eq!((edits(&client), world.blocks.len()), before);
 }
 
-/// Proves: its first name comes with all that is in it, in one operation; it keeps its number; later writes are
-/// published as usual; and it can have more names.
+/// Proves: its first name is made together with all its content, in one operation; it keeps its number; later
+/// writes are published as usual; and it can have more names.
 #[test]
 fn the_first_name_publishes_it_whole() {
     for bytes in [Vec::new(), b"small".to_vec(), vec![3; 90_000], vec![4; 3_000_000]] {
@@ -82,8 +82,9 @@ fn the_first_name_publishes_it_whole() {
     }
 }
 
-/// Proves: a name that is taken, or a link that fails otherwise, leaves it as it was, to be linked again; and a link
-/// whose answer was late is known afterwards: what was written since is published under the name it has.
+/// Proves: if the name exists, or the link fails otherwise, the file stays as it was and can be linked again.
+/// A link whose answer came late is recognised afterwards: later writes are published under the name that it
+/// made.
 #[test]
 fn a_link_that_fails() {
     let world = World::new();
@@ -109,7 +110,7 @@ fn a_link_that_fails() {
     assert!(other.conflict_copies().unwrap().is_empty(), "one's own version is no conflict");
 }
 
-/// Proves: what a process that died leaves of a file without a name is removed; and what it leaves of one that was
+/// Proves: data of a file without a name that a killed process leaves is removed; data of a file that was
 /// given a name is offered.
 #[test]
 fn a_crash_leaves_nothing_of_it() {
@@ -137,8 +138,8 @@ fn a_crash_leaves_nothing_of_it() {
     assert_eq!(client.getattr(&WHO, ino, None).unwrap().size, 16);
 }
 
-/// Proves: it can be made only where files can: in a directory that this device may write, of a mount that may be
-/// written.
+/// Proves: it can be made only where files can be made: in a directory that this device may write, and in a
+/// mount that may be written.
 #[test]
 fn where_it_cannot_be_made() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Many threads at once: nobody waits for somebody else's file, and nothing is lost.
+//! Tests with many threads: no call waits for another file, and no data is lost.
 
 use super::memory::caller;
 use super::model::peek;
@@ -10,9 +10,9 @@ fn create(client: &FileSystem, who: &Caller, name: &[u8]) -> (Ino, FileHandleId)
     (made.ino, opened.handle)
 }
 
-/// Proves: while one file's publication waits for the server, that file can be read, written and looked at,
-/// and other files opened; what was written meanwhile is published afterwards; and truncation meanwhile
-/// does not let cut bytes come back.
+/// Proves: while the publication of one file waits for the server, that file can be read, written and
+/// examined, and other files can be opened; data written meanwhile is published afterwards; and after a
+/// truncation meanwhile, cut bytes do not come back.
 #[test]
 fn a_publication_that_waits_holds_up_nobody() {
     let world = World::new();
@@ -106,8 +106,8 @@ fn unlinked_while_being_published() {
     }
 }
 
-/// Proves: threads that write, rewrite, copy, rename, list and flush many files at once neither deadlock nor
-/// mix up their bytes; and appends through one descriptor all survive.
+/// Proves: threads that write, rewrite, copy, rename, list and flush many files at the same time neither
+/// deadlock nor mix up their bytes; and appends through one descriptor all survive.
 #[test]
 fn many_threads() {
     let world = World::new();

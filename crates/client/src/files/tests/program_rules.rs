@@ -1,10 +1,10 @@
-//! Rules for programs, as far as files go: who is asked, and that nothing gets by.
+//! Tests of rules for programs, as far as files are concerned: the guard is asked, and no call avoids it.
 
 use super::tools::*;
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Lets in whoever reads; tells what it was asked.
+/// A guard that admits reading, and records what it was asked.
 #[derive(Default)]
 struct Porter {
     asked: Mutex<Vec<String>>,
@@ -66,8 +66,9 @@ fn is_access<T>(result: Result<T, FsError>) -> bool {
     matches!(result, Err(FsError::Access(_)))
 }
 
-/// Proves: a file with rules is opened only as the guard says, cut by its name by nobody, and its rules change only by
-/// order; without a guard it is refused; files without rules know nothing of it.
+/// Proves: a file with rules is opened only if the guard admits it, is never cut by its name, and its rules
+/// change only by a request to the mount; without a guard it cannot be opened; files without rules are not
+/// affected.
 #[test]
 fn nothing_gets_by() {
     let world = World::new();
@@ -103,8 +104,8 @@ fn nothing_gets_by() {
     assert!(porter.asked().is_empty());
 }
 
-/// Proves: what is made in a directory with rules has them, its descriptor is of use only when its maker was let in,
-/// and a file without a name cannot be made there.
+/// Proves: files made in a directory with rules have these rules, their descriptors can be used only when the
+/// program that made them was admitted, and a file without a name cannot be made there.
 #[test]
 fn directories_hand_down() {
     let world = World::new();

@@ -1,12 +1,12 @@
-//! The reference: operations, and a file system as a textbook has it, with nothing but maps and arrays.
+//! The reference: operations, and a textbook file system made of maps and arrays only.
 
 use super::super::*;
 use std::collections::BTreeMap;
 
-/// A path: up to two directories and a name, out of a small alphabet.
+/// A path: up to two directories and a name, from a small alphabet.
 pub type Path = Vec<u8>;
 
-/// One operation. `usize` fields called `slot` choose an open file.
+/// One operation. `usize` fields called `slot` select an open file.
 #[derive(Clone, Debug)]
 pub enum Op {
     Mkdir(Path),
@@ -87,7 +87,7 @@ pub enum Op {
     Peek(Path),
 }
 
-/// What an operation answered, in a form that both sides share.
+/// The result of an operation, in a form that both sides share.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
     Done,
@@ -138,7 +138,7 @@ pub struct Slot {
     append: bool,
 }
 
-/// The reference: a file system as a textbook has it.
+/// The reference: a textbook file system.
 pub struct Reference {
     pub things: Vec<ReferenceNode>,
     slots: Vec<Slot>,
@@ -233,7 +233,7 @@ impl Reference {
             return Err("exists");
         }
         if thing.kind == InodeKind::Directory {
-            // Set-group-ID is handed down.
+            // Set-group-ID is inherited.
             thing.mode |= self.things[parent].mode & 0o2000;
         }
         self.things.push(thing);
@@ -316,7 +316,7 @@ impl Reference {
         Ok(Reply::Done)
     }
 
-    /// Does one operation.
+    /// Performs one operation.
     pub fn run(&mut self, op: &Op) -> Outcome {
         match op {
             Op::Mkdir(path) => {
@@ -540,7 +540,7 @@ impl Reference {
                 Ok(Reply::Done)
             }
             Op::Seek { slot: number, at, to } => {
-                // Where holes are is the file system's affair; only what must be true is checked.
+                // The file system decides where holes are; only what must be true is checked.
                 let bytes = &self.things[slot(*number)?.thing].bytes;
                 let data = bytes[(*at as usize).min(bytes.len())..].iter().any(|byte| *byte != 0);
                 match to {

@@ -1,4 +1,4 @@
-//! Shrunk failures of the model test, by what was wrong.
+//! Shrunk failures of the model test, each with what was wrong.
 
 use super::super::*;
 use super::model::check;
@@ -12,7 +12,7 @@ fn regression_keep_size_beyond_the_end() {
     check(&[create, zero]).unwrap();
 }
 
-/// A released file stayed in the table of nodes for ever.
+/// A released file stayed in the table of nodes forever.
 #[test]
 fn regression_released_files_are_forgotten() {
     let create = Op::Create { path: b"b".to_vec(), exclusive: false, truncate: false, append: false };

@@ -1,4 +1,4 @@
-//! What `docs/semantics.md` promises to hold, paragraph by paragraph.
+//! Tests of what `docs/semantics.md` promises, paragraph by paragraph.
 
 use super::memory::caller;
 use super::model::{list, peek};
@@ -6,7 +6,7 @@ use super::tools::*;
 use super::*;
 
 /// Proves: what one client has closed is what another opens next; what it has not closed stays its own; and
-/// both ends of one client see every write at once.
+/// two descriptors of one client see every write at once.
 #[test]
 fn close_to_open() {
     let world = World::new();
@@ -63,7 +63,7 @@ fn close_and_fsync_wait_for_commit() {
     assert_eq!(client.getattr(&WHO, made.ino, None).unwrap().size, 7);
 }
 
-/// Proves: the last publisher wins, whole, and the loser's content is not mixed in.
+/// Proves: the last publication wins as a whole, and the other content is not mixed in.
 #[test]
 fn the_last_publisher_wins() {
     let world = World::new();
@@ -79,8 +79,8 @@ fn the_last_publisher_wins() {
     assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), expected);
 }
 
-/// Proves: while a file is open for writing here, what others publish neither shows in it nor is mixed into
-/// what is published from here; once it is not, the newest version shows in descriptors that stay open.
+/// Proves: while a file is open for writing here, the publications of others neither show in it nor are mixed
+/// into what is published from here; afterwards the newest version shows in descriptors that stay open.
 #[test]
 fn a_writer_keeps_the_version_it_opened() {
     let world = World::new();
@@ -140,8 +140,9 @@ fn exclusive_creation_holds_across_clients() {
     assert_eq!(found.ino, made.ino, "and inode numbers are equal on all clients");
 }
 
-/// Proves: the kernel may keep its pages if and only if they are of the content opened: after our own writes
-/// yes, after another's no, while we write yes; and not after pages of two contents were mixed.
+/// Proves: the kernel may keep its pages if and only if they are of the opened content: it may after this
+/// client's own writes and during them, but not after another's, and not after pages of two contents were
+/// mixed.
 #[test]
 fn pages_are_kept_exactly_when_they_are_of_the_content_opened() {
     let world = World::new();
@@ -183,8 +184,8 @@ fn pages_are_kept_exactly_when_they_are_of_the_content_opened() {
     assert!(open(OpenFlags::READ));
 }
 
-/// Proves: when a look finds that another has changed a file which is open here, the kernel is told to drop
-/// its pages, since the descriptors that stay open go on in the new version.
+/// Proves: when a request finds that another client has changed a file that is open here, the kernel is told
+/// to drop its pages, since the open descriptors continue in the new version.
 #[test]
 fn pages_of_an_open_file_are_dropped_when_it_is_seen_changed() {
     let world = World::new();
@@ -273,7 +274,7 @@ fn a_time_that_was_set_is_kept_by_flush() {
     assert!(stat(&client, b"f").unwrap().modified_ns > 5);
 }
 
-/// Proves: making, removing and moving names changes the directory's times; so does nothing else.
+/// Proves: making, removing and moving names changes the directory's times, and no other operation does.
 #[test]
 fn directories_have_times() {
     let world = World::new();
@@ -335,7 +336,7 @@ fn open_unlinked_files_stay_usable() {
     client.release(handle);
 }
 
-/// Proves: a file with two names loses nothing by the removal of one, open or not.
+/// Proves: a file with two names loses no data when one of them is removed, whether it is open or not.
 #[test]
 fn link_counts() {
     let world = World::new();
@@ -352,8 +353,8 @@ fn link_counts() {
     assert!(matches!(client.link(&WHO, directory, Ino::ROOT, b"e"), Err(FsError::NotPermitted(_))));
 }
 
-/// Proves: no directory ends up inside itself, even if another client has moved things since this one looked,
-/// so that its idea of the tree is wrong in either direction.
+/// Proves: a directory never becomes its own descendant, even if another client has moved directories since
+/// this one looked, so that its view of the tree is wrong in either direction.
 #[test]
 fn no_directory_moves_into_itself() {
     let world = World::new();
@@ -365,24 +366,24 @@ fn no_directory_moves_into_itself() {
     let invalid = |result| matches!(result, Err(FsError::Invalid(_)));
     assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"b", deep, b"x", RenameFlags::Replace)));
     assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"b", b, b"x", RenameFlags::Replace)));
-    // They move b into a; we, who saw b in the root, move a into b's child.
+    // The other client moves b into a; this client, which saw b in the root, moves a into b's child.
     find(&theirs, Ino::ROOT, b"a");
     theirs.rename(&WHO, Ino::ROOT, b"b", a, b"b", RenameFlags::Replace).unwrap();
     assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"a", deep, b"a", RenameFlags::Replace)));
-    // We believe c is in d; they have moved it out: the move is possible, and made.
+    // This client believes that c is in d; the other has moved it out, so the move is possible, and is made.
     let d = ours.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
     let c = ours.mkdir(&WHO, d, b"c", 0o755).unwrap().ino;
     theirs.rename(&WHO, d, b"c", Ino::ROOT, b"c", RenameFlags::Replace).unwrap();
     ours.rename(&WHO, Ino::ROOT, b"d", c, b"d", RenameFlags::Replace).unwrap();
-    // Exchanging checks both ways.
+    // An exchange checks both directions.
     let e = ours.mkdir(&WHO, Ino::ROOT, b"e", 0o755).unwrap().ino;
     ours.mkdir(&WHO, e, b"f", 0o755).unwrap();
     assert!(invalid(ours.rename(&WHO, e, b"f", Ino::ROOT, b"e", RenameFlags::Exchange)));
     assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"e", e, b"f", RenameFlags::Exchange)));
 }
 
-/// Proves: a listing begun before others change the directory goes on without missing or doubling an entry
-/// that stays; going back to the beginning shows the present.
+/// Proves: a listing that began before others change the directory continues without missing or repeating an
+/// entry that stays; a return to the beginning shows the present state.
 #[test]
 fn listings_are_stable() {
     let world = World::new();
@@ -416,7 +417,7 @@ fn listings_are_stable() {
     let rest = read(first.last().unwrap().1, usize::MAX);
     let all: Vec<Vec<u8>> = first.iter().chain(&rest).skip(2).map(|(name, _)| name.clone()).collect();
     assert_eq!(all, expected);
-    // Seeking back to any offset told earlier continues there.
+    // Seeking back to any offset returned earlier continues there.
     for at in [2, 700, 1500, 100] {
         assert_eq!(read(first[at].1, 2)[0], first[at + 1]);
     }
@@ -445,7 +446,7 @@ fn copies_are_by_reference() {
     client.release(target);
     assert!(world.stored_bytes() < before + 10_000, "only extents were stored");
     assert!(peek(&world.client(2, &[]), &[b"target"]).unwrap() == bytes);
-    // Out of an unpublished file, too.
+    // From an unpublished file, too.
     let (_, dirty) = create(&client, b"dirty");
     put(&client, dirty, 0, &bytes[..100_000]);
     let (_, copy) = create(&client, b"copy");
@@ -470,7 +471,8 @@ fn open_files_pin_their_roots() {
     assert_eq!(world.pinned(), 0);
 }
 
-/// Proves: a truncation by name is published before it returns; one through a descriptor with its close.
+/// Proves: a truncation by name is published before it returns; one through a descriptor is published with
+/// its close.
 #[test]
 fn truncation() {
     let world = World::new();
@@ -490,9 +492,9 @@ fn truncation() {
     assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"");
 }
 
-/// Proves: what was removed here and is still held by a descriptor or as a working directory (of whatever kind it
-/// is) shows its attributes with no links, takes changes of them, lists nothing, and holds nothing new; and a file
-/// can be opened again through its descriptor.
+/// Proves: an inode that was removed here and is still open or a working directory (of whatever kind it is)
+/// shows its attributes with no links, takes changes of them, lists no entries, and accepts no new ones; and
+/// a file can be opened again through its descriptor.
 #[test]
 fn what_is_held_outlives_its_name() {
     let world = World::new();
@@ -514,7 +516,7 @@ fn what_is_held_outlives_its_name() {
     assert!(matches!(client.mkdir(&WHO, directory.ino, b"x", 0o755), Err(FsError::NotFound)));
     assert!(matches!(client.lookup(&WHO, directory.ino, b"x"), Err(FsError::NotFound)));
 
-    // Removed by another client, a directory is as any that was removed here.
+    // A directory removed by another client behaves like one that was removed here.
     let other = world.client(2, &[]);
     let directory = client.mkdir(&WHO, Ino::ROOT, b"theirs", 0o750).unwrap();
     let open = client.opendir(&WHO, directory.ino).unwrap();
@@ -548,8 +550,8 @@ fn what_is_held_outlives_its_name() {
     assert!(matches!(client.open(&WHO, ino, OpenFlags::READ), Err(FsError::Stale)));
 }
 
-/// Proves: a hole takes no blocks, before and after publication, and what is written takes its own; so programs
-/// that look for holes by `st_blocks` find them, and never where there is data.
+/// Proves: a hole takes no blocks, before and after publication, and written data takes blocks; so programs
+/// that use `st_blocks` to look for holes find them, and never where there is data.
 #[test]
 fn holes_take_no_blocks() {
     let world = World::new();
@@ -572,7 +574,7 @@ fn holes_take_no_blocks() {
     assert_eq!(client.getattr(&WHO, ino, None).unwrap().blocks, 0);
 }
 
-/// Proves: the set-group-ID bit of a directory is handed down to directories made in it, and not to files.
+/// Proves: the set-group-ID bit of a directory is inherited by directories made in it, and not by files.
 #[test]
 fn set_group_id_is_handed_down() {
     let world = World::new();

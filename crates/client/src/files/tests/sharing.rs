@@ -1,4 +1,4 @@
-//! When requests share a view, and when they must not: every test counts fetches.
+//! Tests of when requests share a view, and when they must not: every test counts fetches.
 
 use super::memory::caller;
 use super::*;
@@ -11,7 +11,7 @@ fn fetches(client: &Client, call: impl FnOnce()) -> u64 {
 }
 
 /// Proves: a LOOKUP and the OPEN, GETATTR, READLINK or OPENDIR that the same thread sends next for the inode
-/// found cost one fetch; the view is spent by that.
+/// found cost one fetch; after that the view is used up.
 #[test]
 fn a_lookup_serves_the_next_request_of_its_thread() {
     let world = World::new();
@@ -57,13 +57,13 @@ fn a_lookup_serves_the_next_request_of_its_thread() {
     assert_eq!(count, 2, "an unknown thread shares nothing");
 }
 
-/// Proves: the components of one path cost one fetch; but a LOOKUP in a directory that is open, or that bears
+/// Proves: the components of one path cost one fetch; but a LOOKUP in a directory that is open, or that has
 /// the name of the thread's working directory, fetches, since it may begin a later system call.
 #[test]
 fn one_path_one_view() {
     let world = World::new();
     let client = world.client(1, &[]);
-    // A real thread, since its working directory is looked at.
+    // A real thread, since its working directory is read.
     let who = caller(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     let a = client.mkdir(&who, Ino::ROOT, b"a-directory", 0o755).unwrap().ino;
     let b = client.mkdir(&who, a, b"b-directory", 0o755).unwrap().ino;
@@ -98,7 +98,7 @@ fn one_path_one_view() {
         client.lookup(&who, same, b"inside").unwrap();
     });
     assert_eq!(count, 2, "the walk may begin in the working directory");
-    // A thread that is none has no working directory that could be told.
+    // The number of a thread that does not exist has no working directory that could be read.
     let nobody = caller(u32::MAX - 1);
     let count = fetches(&client, || {
         client.lookup(&nobody, Ino::ROOT, b"a-directory").unwrap();
@@ -108,7 +108,7 @@ fn one_path_one_view() {
 }
 
 /// Proves: between two components of one path, and only there, a thread may be answered from a view that is
-/// older than what another client has just done.
+/// older than another client's last change.
 #[test]
 fn a_new_system_call_sees_what_others_did_before_it() {
     let world = World::new();
@@ -173,7 +173,7 @@ fn write_file(client: &Client, directory: Ino, name: &[u8], content: &[u8]) {
     client.release(opened.handle);
 }
 
-/// What the kernel does for `open`: looks the path up once more if it is told that what it found is stale.
+/// What the kernel does for `open`: it looks up the path once more if it is told that the result is stale.
 fn open_as_kernel(client: &Client, who: &Caller, directory: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
     let once = || {
         let found = client.lookup(who, directory, name)?;
@@ -188,9 +188,9 @@ fn open_as_kernel(client: &Client, who: &Caller, directory: Ino, name: &[u8]) ->
     }
 }
 
-/// Proves: a thread that has listed a directory looks at all that is in it without another fetch, attributes
-/// included; another thread, another directory and names that are not there are looked up afresh; and removing
-/// all that was listed costs no look-ups.
+/// Proves: a thread that has listed a directory can look at all its entries without another fetch, attributes
+/// included; requests by another thread, in another directory and for names that do not exist get fresh
+/// views; and removing all listed files costs no look-ups.
 #[test]
 fn a_listing_serves_looks_at_what_was_listed() {
     let world = World::new();
@@ -224,14 +224,14 @@ fn a_listing_serves_looks_at_what_was_listed() {
             let name = format!("{number:02}").into_bytes();
             ours.lookup(&who, directory, &name).unwrap();
             ours.unlink(&who, directory, &name).unwrap();
-            // As the kernel does, since the change has changed it.
+            // As the kernel does, since the operation has changed the directory.
             ours.getattr(&who, directory, None).unwrap();
         }
     });
     assert_eq!(count, 1);
 }
 
-/// Proves: what programs of this machine have done since a listing is seen at once.
+/// Proves: changes made by programs on this machine after a listing are seen at once.
 #[test]
 fn a_listing_hides_nothing_of_this_machine() {
     let world = World::new();
@@ -247,8 +247,8 @@ fn a_listing_hides_nothing_of_this_machine() {
     assert_ne!(ours.lookup(&who, directory, b"02").unwrap().ino, before);
 }
 
-/// Proves: opening, listing and walking on from a name that was found through a listing are as fresh as ever,
-/// however the name was replaced on another machine; so is the target of a symbolic link.
+/// Proves: calls that open, list and walk on from a name found through a listing get a fresh view, however
+/// the name was replaced on another machine; so does the target of a symbolic link.
 #[test]
 fn a_listing_serves_nothing_but_looks() {
     let world = World::new();
@@ -267,7 +267,7 @@ fn a_listing_serves_nothing_but_looks() {
     after_their(&|| write_file(&theirs, directory, b"00", b"second"), &|| {
         assert_eq!(open_as_kernel(&ours, &who, directory, b"00").unwrap(), b"second");
     });
-    // Saved as editors do, and as two renames would: the inode found first is there still, by another name.
+    // Saved as editors do, and by two renames: the inode found first still exists, under another name.
     after_their(
         &|| {
             write_file(&theirs, directory, b"new", b"third");
@@ -316,8 +316,8 @@ fn a_listing_serves_nothing_but_looks() {
     assert_eq!(checks, 7);
 }
 
-/// Proves: another client's change is seen a second after the listing at the latest, and in a tenth of that by
-/// who asks for one name again and again.
+/// Proves: another client's change is seen at most one second after the listing, and ten times sooner by a
+/// program that looks up one name again and again.
 #[test]
 fn a_listing_serves_for_a_second() {
     let world = World::new();
@@ -334,8 +334,8 @@ fn a_listing_serves_for_a_second() {
     assert_eq!(ours.lookup(&who, directory, b"01").unwrap().size, 18);
 }
 
-/// Proves: looking by whole paths at what was listed (as `ls -l DIRECTORY` does) takes no fetches either; but what is
-/// opened or changed by such a path is in the directory that has the path now.
+/// Proves: looking at listed files by whole paths (as `ls -l DIRECTORY` does) needs no fetches either; but a
+/// file that is opened or changed by such a path is in the directory that has the path now.
 #[test]
 fn a_listing_serves_whole_paths() {
     let world = World::new();
@@ -386,8 +386,9 @@ fn a_listing_serves_whole_paths() {
     assert_eq!(open_as_kernel(&ours, &who, directory, b"02").unwrap(), b"first");
 }
 
-/// Proves: what was looked at through a listing has no bearing on a later change of something else, as through a
-/// descriptor: the kernel answers `stat` from what the look-up told it, and sends nothing after it.
+/// Proves: names that were looked up through a listing do not affect a later change of another file, such as
+/// one through a descriptor: the kernel answers `stat` from what the LOOKUP returned, and sends no further
+/// request.
 #[test]
 fn a_look_has_no_bearing_on_another_change() {
     let world = World::new();

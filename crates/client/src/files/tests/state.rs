@@ -1,5 +1,5 @@
-//! One open file against an array of bytes: writes, truncation, holes and copies around publications that
-//! succeed or fail while changes go on.
+//! Tests of one open file against an array of bytes: writes, truncation, holes and copies around publications
+//! that succeed or fail while changes continue.
 
 use super::super::compose::{PublishReason, compose, read_places};
 use super::super::overlay::Piece;
@@ -158,7 +158,7 @@ impl Fixture {
         out
     }
 
-    /// What another client would read, and where it would find holes.
+    /// The content that another client would read, and where it would find holes.
     fn published(&self) -> (Vec<u8>, usize) {
         let inode = &self.file.base;
         let bytes = file::read(&self.blocks, inode, 0, inode.size as usize).unwrap();
@@ -174,8 +174,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// Proves: whatever is written, cut, punched or copied, before, during and after publications that
-    /// succeed or fail, reads see exactly the bytes written last; and once all is published, so does
-    /// everybody else.
+    /// succeed or fail, reads return exactly the bytes written last; and once everything is published, so do
+    /// reads of all other clients.
     #[test]
     fn reads_see_what_was_written_last(steps in prop::collection::vec(step(), 1..40)) {
         let mut bench = Fixture::new();
@@ -193,8 +193,8 @@ proptest! {
     }
 }
 
-/// Proves: what is published of a large file costs what was changed, whatever its size; and many small
-/// changes in place are cut anew at close, so that extents do not pile up.
+/// Proves: publishing a large file costs as much as its changes, whatever its size; and many small changes in
+/// place are cut anew at close, so that extents do not accumulate.
 #[test]
 fn small_changes_cost_little_and_are_tidied_at_close() {
     let mut bench = Fixture::new();

@@ -1,4 +1,4 @@
-//! Short forms for tests.
+//! Short functions for tests.
 
 use super::*;
 

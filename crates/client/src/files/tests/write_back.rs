@@ -1,4 +1,5 @@
-//! Write-back: what is made while the server is away, what others did meanwhile, crashes in between.
+//! Tests of write-back: changes made while the server is away, concurrent changes of others, and crashes in
+//! between.
 
 use super::memory::{Memory, caller, options};
 use super::model::{list, peek};
@@ -62,7 +63,7 @@ fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// Writes a file as a whole, as programs do: opened, cut, written, closed.
+/// Writes a file as a whole, as programs do: opens, cuts, writes and closes it.
 pub fn put(files: &FileSystem, path: &str, bytes: &[u8]) -> Result<(), FsError> {
     let (parent, name) = split(path);
     let parent = find(files, parent)?;
@@ -123,14 +124,15 @@ fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Fixture) {
     let dir = tempfile::tempdir().unwrap();
     let mine = Fixture::new(&world, 1, dir.path());
     read(&mine.files, "both/file").unwrap();
-    // Numbers for new files are fetched while the server is there.
+    // Numbers for new files are fetched while the server can be reached.
     mine.put("warm", b"");
     mine.settle();
     mine.go_away();
     (world, other, dir, mine)
 }
 
-/// Proves: a move changes what is moved, and that it did is sent: its time of change does not go back when the server has it.
+/// Proves: a move changes the moved file, and this change is sent: its time of change does not go back when
+/// the server has it.
 #[test]
 fn a_move_is_a_change_of_what_is_moved() {
     let (_world, _other, _dir, mine) = shared_tree();
@@ -150,8 +152,8 @@ fn a_move_is_a_change_of_what_is_moved() {
     }
 }
 
-/// Proves: with the server away everything works and is seen here at once; nothing of it is elsewhere; when the server
-/// is back all of it is, as it was made.
+/// Proves: while the server is away everything works and is seen here at once, and nothing of it is seen
+/// elsewhere; when the server is back all changes are there, as they were made.
 #[test]
 fn works_without_a_server() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -181,8 +183,8 @@ fn works_without_a_server() {
     assert!(!status.away && status.edits == 0 && status.oldest_ns.is_none(), "{status:?}");
 }
 
-/// Proves: what was closed survives the end of the process, with the server away all the time; it is shown to the next
-/// process as if nothing had happened, and sent by it.
+/// Proves: closed files survive the end of the process, with the server away all the time; the next process
+/// shows them as before, and sends them.
 #[test]
 fn survives_its_process() {
     let (world, other, dir, mine) = shared_tree();
@@ -234,7 +236,7 @@ fn a_late_answer_doubles_nothing() {
         *mine.memory.late.lock() = Some(FsError::Unreachable("the answer was lost".into()));
         mine.come_back();
         eventually("the operation is made", || get(&other, "both/new").is_ok());
-        // Others go on from there, and must not find it undone.
+        // Other clients continue from there, and must not find it undone.
         put(&other, "both/file", b"theirs, later").unwrap();
         unlink(&other, "both/new").unwrap();
         assert!(mine.back.status().edits > 0);
@@ -250,7 +252,7 @@ fn a_late_answer_doubles_nothing() {
     }
 }
 
-/// Proves: if both sides wrote a file, ours stands, theirs is kept, and the user is told.
+/// Proves: if both sides wrote a file, this client's version wins, the other is kept, and the user is told.
 #[test]
 fn both_wrote_a_file() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -282,8 +284,9 @@ fn both_changed_attributes() {
     assert_eq!(mine.conflicts(), Vec::<String>::new());
 }
 
-/// Proves: of two new things under one name, both stay, theirs under the name and ours beside it; and what is done with
-/// ours here later, before it is known that it has another name, is done to it.
+/// Proves: if both sides made a file with one name, both files stay, the other side's under the name and this
+/// client's beside it. Later changes to this client's file, made before its new name is known, are applied to
+/// it.
 #[test]
 fn both_took_a_name() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -304,8 +307,8 @@ fn both_took_a_name() {
     assert_eq!(read(&mine.files, "both/new.txt").unwrap(), b"theirs", "seen here as it is there");
 }
 
-/// Proves: a file removed there and written here comes back beside where it was; one removed here and written there is
-/// kept as an overwritten version; in both cases the user is told.
+/// Proves: a file removed by the other side and written here comes back beside its old place; one removed
+/// here and written by the other side is kept as an overwritten version; in both cases the user is told.
 #[test]
 fn one_removed_what_the_other_wrote() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -324,7 +327,8 @@ fn one_removed_what_the_other_wrote() {
     assert_eq!(mine.conflicts().len(), 2, "{:?}", mine.conflicts());
 }
 
-/// Proves: of a file written here and replaced there, as programs save, both versions stay, and it is called replaced.
+/// Proves: if a file was written here and replaced by the other side, as programs do when saving, both
+/// versions stay, and it is reported as replaced.
 #[test]
 fn replaced_elsewhere() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -340,8 +344,8 @@ fn replaced_elsewhere() {
     assert!(told.len() == 1 && told[0].contains("both/file: it was replaced elsewhere"), "{told:?}");
 }
 
-/// Proves: what was put into a directory that is gone is put into the nearest one left; a directory removed here stays
-/// if others have put something into it.
+/// Proves: a file that was put into a directory that is gone is put into the nearest one left; a directory
+/// removed here stays if others have put a file into it.
 #[test]
 fn directories_that_went() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -360,7 +364,7 @@ fn directories_that_went() {
     assert_eq!(mine.conflicts().len(), 2, "{:?}", mine.conflicts());
 }
 
-/// Proves: two moves, each right where it was made, that together would make a loop, make none.
+/// Proves: two moves that are each valid where they were made, but together would make a loop, make none.
 #[test]
 fn moves_make_no_loop() {
     let world = World::new();
@@ -381,8 +385,8 @@ fn moves_make_no_loop() {
     assert_eq!(mine.conflicts().len(), 1, "{:?}", mine.conflicts());
 }
 
-/// Proves: what others moved away is not destroyed by what takes its old name here; what others removed is not named
-/// anew by moving it here, and what it would have replaced stays.
+/// Proves: a file that others moved is not destroyed by a file that takes its old name here; a file that
+/// others removed gets no new name when it is moved here, and the file it would have replaced stays.
 #[test]
 fn names_that_others_moved_or_removed() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -405,8 +409,9 @@ fn names_that_others_moved_or_removed() {
     assert!(told.contains(&gone.to_owned()), "{told:?}");
 }
 
-/// Proves: a file moved on both sides has both names; a directory moved on both sides, or anything removed here and moved
-/// there, is where it was moved to there; all of it is told. What was moved to the same place is no conflict.
+/// Proves: a file moved on both sides has both names; a directory moved on both sides, or anything removed
+/// here and moved by the other side, is where the other side moved it; all this is reported. A move to the
+/// same place on both sides is no conflict.
 #[test]
 fn moved_on_both_sides() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -445,7 +450,7 @@ fn moved_on_both_sides() {
     assert_eq!(told, expected.map(String::from).into());
 }
 
-/// Proves: what was written under a right that is lost by the time it is sent is saved to a folder and told of.
+/// Proves: data written under a right that is lost before it is sent is saved to a folder and reported.
 #[test]
 fn the_right_to_write_was_lost() {
     let world = World::new();
@@ -489,7 +494,7 @@ fn the_right_to_write_was_lost() {
     assert!(mine.conflicts().iter().any(|told| told.contains("group/known")), "{:?}", mine.conflicts());
 }
 
-/// Proves: names are counted as they are, whoever gave or took them.
+/// Proves: link counts match the names, whichever side added or removed them.
 #[test]
 fn links_are_counted() {
     let (_world, other, _dir, mine) = shared_tree();
@@ -503,7 +508,8 @@ fn links_are_counted() {
     assert_eq!(get(&other, "both/theirs").unwrap(), b"as it was");
 }
 
-/// Proves: an edit that the server will never take is saved to a folder and told of, and does not hold up others.
+/// Proves: an edit that the server will never accept is saved to a folder and reported, and does not delay
+/// others.
 #[test]
 fn what_is_refused_for_good_holds_up_nothing() {
     let (_world, other, dir, mine) = shared_tree();
@@ -519,7 +525,8 @@ fn what_is_refused_for_good_holds_up_nothing() {
     assert!(saved(dir.path()).contains(&b"saved elsewhere".to_vec()));
 }
 
-/// Proves: when the order is found wrong, what is not at the server is saved to a folder, and calls fail.
+/// Proves: when the order is found wrong, data that is not at the server is saved to a folder, and calls
+/// fail.
 #[test]
 fn a_wrong_order_saves_everything() {
     let (_world, _other, dir, mine) = shared_tree();
@@ -546,8 +553,8 @@ fn saved(dir: &Path) -> Vec<Vec<u8>> {
     found
 }
 
-/// Proves: what is made and removed again before it is sent costs the server nothing; a file that is still open then
-/// goes on being readable; and the journal gives its space back.
+/// Proves: a file made and removed again before it is sent costs the server nothing; if it is still open
+/// then, it can still be read; and its space in the journal is freed.
 #[test]
 fn what_cancels_out_is_never_sent() {
     let (world, _other, dir, mine) = shared_tree();
@@ -576,7 +583,7 @@ fn what_cancels_out_is_never_sent() {
     assert!(bytes < 100_000, "{bytes} bytes after a restart");
 }
 
-/// Proves: a full journal is an error for whoever writes more, and loses nothing of what was taken.
+/// Proves: if the journal is full, further writes fail, and no accepted change is lost.
 #[test]
 fn a_full_journal() {
     let world = World::new();
@@ -609,7 +616,7 @@ fn a_full_journal() {
         }
     }
     assert!((5..30).contains(&taken.len()), "{} files", taken.len());
-    // What frees something goes on, and what makes something is refused before it is begun.
+    // A change that frees space continues, and a change that needs space is refused before it begins.
     assert!(back.status().room_left.unwrap() < 200_000 && files.statfs().unwrap().blocks_free < 50);
     let ino = files.lookup(&WHO, Ino::ROOT, b"warm").unwrap().ino;
     let opened = files.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap();
@@ -635,7 +642,8 @@ fn a_full_journal() {
     }
 }
 
-/// Proves: who writes faster than a slow server takes it waits for as long as that answers, and is refused nothing.
+/// Proves: a program that writes faster than a slow server accepts waits for as long as the server answers,
+/// and no write is refused.
 #[test]
 fn a_full_journal_and_a_slow_server() {
     let world = World::new();
@@ -659,7 +667,7 @@ fn a_full_journal_and_a_slow_server() {
         let writer = scope.spawn(|| {
             (0..40_u64).try_for_each(|number| put(&files, &format!("file-{number}"), &noise(number, 100_000)))
         });
-        // It has asked again and again whether the server is there, and waits.
+        // It has asked repeatedly whether the server is there, and waits.
         let full = || back.status().journal_bytes > 1 << 20;
         eventually("the journal is full", || full() || writer.is_finished());
         let looks = memory.fetch_count();
@@ -687,7 +695,7 @@ mod random {
         Restart(usize),
     }
 
-    /// Paths, of files and of directories alike, so that everything meets everything.
+    /// Paths, used for files and directories alike, so that all kinds of conflicts occur.
     const PATHS: [&str; 8] = ["a", "b", "d", "e", "d/a", "d/b", "e/a", "e/d"];
 
     fn step() -> impl Strategy<Value = Step> {
@@ -728,10 +736,10 @@ mod random {
             client.settle();
         }
         let mut written = BTreeSet::new();
-        // What somebody saw and then overwrote or removed is rightly gone.
+        // Content that a client saw and then overwrote or removed is rightly gone.
         let mut consumed = BTreeSet::new();
         for (number, step) in steps.iter().enumerate() {
-            // What a name stands for must not change between a look at it and its removal.
+            // The inode of a name must not change between a look at it and its removal.
             for client in clients.iter().filter(|client| client.memory.fault.lock().is_none()) {
                 client.settle();
             }
@@ -808,8 +816,8 @@ mod random {
     proptest! {
         #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_SEEDS", 16) as u32, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
-        /// Proves: whatever two clients do, with the server or without it and across restarts, everything gets to
-        /// the server in the end, nothing that nobody meant to destroy is lost, and both see the same.
+        /// Proves: whatever two clients do, with or without the server and across restarts, all changes reach
+        /// the server in the end, nothing is lost that no client meant to destroy, and both see the same.
         #[test]
         fn two_clients_lose_nothing(steps in prop::collection::vec(step(), 1..60)) {
             run(&steps)?;

@@ -1,4 +1,4 @@
-//! What programs are answered where a write-back stands before the engine.
+//! The backend interface of write-back: answers programs in place of the engine behind it.
 
 use super::super::state::content_roots;
 use super::{UNLOCK_PATIENCE, WriteBack};
@@ -83,7 +83,7 @@ impl Backend for WriteBack {
         self.shared.room_left()
     }
 
-    /// Durable means: in the journal, or, where edits are only gathered, at the server.
+    /// Waits until edits are durable: in the journal or, on a mount that only gathers, at the server.
     fn flush_commits(&self) -> Result<(), FsError> {
         match self.shared.options.gathers {
             true => self.shared.flush_gathered(),
@@ -100,14 +100,15 @@ impl Backend for WriteBack {
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         let here = self.shared.journal.hold(&roots);
-        // The server cannot keep what it does not have yet.
+        // The server cannot pin blocks that it does not have yet.
         let there: Vec<Digest> =
             roots.into_iter().filter(|root| !self.shared.journal.contains(root)).collect();
         let there = (!there.is_empty()).then(|| self.shared.inner.pin(there));
         Box::new((here, there))
     }
 
-    /// A program that takes a lock must see what others wrote under it, and others what was written here before.
+    /// A program that takes a lock must see what others wrote under it, and others must see what was written
+    /// here before.
     fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
         if self.shared.options.gathers {
             self.shared.drain()?;
@@ -125,10 +126,11 @@ impl Backend for WriteBack {
         let patience = if self.shared.is_server_away() { Duration::ZERO } else { UNLOCK_PATIENCE };
         match self.shared.settle(patience) {
             Ok(true) => {}
-            // The caller is called off, not the lock: it must not be free before what was written under it is there.
+            // Only the waiting was interrupted: the lock must not be released before the data written under
+            // it is at the server.
             Err(FsError::Interrupted) => return Err(FsError::Interrupted),
-            // The lock lapses at the server as this machine's others do while it is away; what was written under it
-            // is compared with what is there before it counts.
+            // While the server is away, it lets this machine's locks expire anyway. What was written under
+            // the lock is compared with the server's state before it is made there.
             _ => tracing::warn!("a lock is given up before what was written under it is at the server"),
         }
         self.shared.inner.unlock(place)
@@ -136,7 +138,7 @@ impl Backend for WriteBack {
 }
 
 impl WriteBack {
-    /// Fails unless every edit is at the server.
+    /// Waits until every edit is at the server; fails if that cannot be reached.
     pub(super) fn settled(&self) -> Result<(), FsError> {
         if self.shared.is_server_away() {
             return Err(FsError::Unreachable("locks are the server's, and it is away".to_owned()));

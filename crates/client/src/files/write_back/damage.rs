@@ -1,11 +1,11 @@
-//! Damage in the journal: this module tells it from a torn end, finds the frames behind it that are whole, and says
-//! which files may lack changes.
+//! Damage in the journal: distinguishes it from a torn end, finds whole frames after it, and determines which
+//! files may lack changes.
 //!
-//! A crash tears only the end of the last segment: what is missing there was promised to nobody. A bad frame with whole
-//! frames behind it, or one that reaches exactly to the end of its file, was written whole once and has been altered
-//! since. What it held is lost, and a file that needs it must not be sent with a part of its changes missing. So such files
-//! are *withheld*: what is left of them is saved to a folder, together with the damaged segments, and the server keeps
-//! the version it has.
+//! A crash tears only the end of the last segment; nothing that is missing there was acknowledged as saved. A
+//! bad frame that has whole frames after it, or that reaches exactly to the end of its file, was once written
+//! in full and has been altered since. Its content is lost, and a file that needs it must not be sent with
+//! some of its changes missing. So such files are *withheld*: what is left of them is saved to a folder,
+//! together with the damaged segments, and the server keeps the version it has.
 
 use super::journal::{BODY_MAX, Frame, HEADER_BYTES, Journal, RecoveredJournal, read_frame, tag};
 use super::record::{NetChange, Record};
@@ -24,9 +24,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most bytes hashed in search of whole frames in one segment. Only bytes that look like a frame's header are tried.
+/// Most bytes hashed in one segment to find whole frames. Only bytes that look like a frame's header are
+/// tried.
 const SEARCH_BYTES_MAX: usize = 1 << 30;
-/// How many kinds of frames there are; the first byte of a body.
+/// Number of kinds of frames. The kind is the first byte of a body.
 const KINDS: u8 = 6;
 
 /// A segment file in which frames were altered after they had been written.
@@ -37,11 +38,11 @@ pub struct DamagedSegment {
     pub lost: Vec<Range<u64>>,
 }
 
-/// What was in damaged frames, as far as can be guessed from what is left of them. Used to name and withhold files; no
-/// byte of it is sent.
+/// What was in damaged frames, as far as the rest of them shows. Used only to name and withhold files;
+/// nothing of it is sent.
 #[derive(Default)]
 pub struct DamagedContents {
-    /// Whether some damaged frame gives no clue to what was in it.
+    /// Whether some damaged frame gives no clue to its content.
     unknown: bool,
     edits: Vec<Record>,
     blocks: HashSet<Digest>,
@@ -50,15 +51,16 @@ pub struct DamagedContents {
 /// What damage means for the edits that were found.
 #[derive(Default, Debug)]
 pub struct DamageAssessment {
-    /// How many edits are gone, of those that were not at the server.
+    /// How many of the edits that were not at the server are lost.
     pub edits_lost: u64,
-    /// Files whose edits are not to be sent, since some of their changes are gone.
+    /// Files whose edits must not be sent, because some of their changes are lost.
     pub withheld: BTreeSet<Handle>,
-    /// Their paths and those of what else lost an edit, as far as they are known.
+    /// Paths of withheld files, and of others that lost an edit, where they could be determined.
     pub paths: BTreeSet<String>,
 }
 
-/// Where the next whole frame begins after the bad one at `offset`; `end` where that is the last; `None` for a torn end.
+/// Where the next whole frame begins after the bad one at `offset`; `end` if the bad frame is the last;
+/// `None` for a torn end.
 pub fn behind(file: &File, offset: u64, end: u64) -> Option<u64> {
     if let Some(next) = next_by_length(file, offset, end)
         && (next == end || read_frame(file, next, end).is_some())
@@ -73,7 +75,7 @@ pub fn behind(file: &File, offset: u64, end: u64) -> Option<u64> {
         .map(|at| offset + at as u64)
 }
 
-/// Where the frame at `offset` ends, if its length field is right.
+/// Where the frame at `offset` ends according to its length field, if that is plausible.
 fn next_by_length(file: &File, offset: u64, end: u64) -> Option<u64> {
     let mut length = [0; 4];
     file.read_exact_at(&mut length, offset).ok()?;
@@ -82,8 +84,8 @@ fn next_by_length(file: &File, offset: u64, end: u64) -> Option<u64> {
     (length > 0 && length <= BODY_MAX as u64 && next <= end).then_some(next)
 }
 
-/// Whether whole frames follow each other from the beginning of `bytes` to their end. Anything less may be what a file
-/// holds that somebody wrote.
+/// Whether whole frames follow each other from the beginning of `bytes` to their end. A shorter sequence
+/// might be data in a file that looks like frames.
 fn is_row(bytes: &[u8], hashed: &mut usize) -> bool {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -104,7 +106,7 @@ fn is_row(bytes: &[u8], hashed: &mut usize) -> bool {
 }
 
 impl DamagedContents {
-    /// Takes note of the damaged frame in `range`.
+    /// Notes what can be found out about the damaged frame in `range`.
     pub fn add(&mut self, file: &File, range: &Range<u64>) {
         let is_one = next_by_length(file, range.start, range.end) == Some(range.end);
         let body = read_around_damage(file, range.end.min(range.start + HEADER_BYTES), range.end);
@@ -116,7 +118,8 @@ impl DamagedContents {
         }
     }
 
-    /// Which files are in doubt. `references` tells what a block refers to, `None` if it is not in the journal.
+    /// Determines which files are in doubt. `references` returns the blocks that a block refers to, `None` if
+    /// it is not in the journal.
     pub fn assess(
         mut self,
         records: &[Record],
@@ -124,7 +127,8 @@ impl DamagedContents {
         references: &dyn Fn(&Digest) -> Option<Vec<Digest>>,
     ) -> DamageAssessment {
         let numbers: BTreeSet<u64> = records.iter().map(|record| record.number).collect();
-        // Between those that were found: what says how far the server has them may be damaged itself.
+        // Counts gaps only between edits that were found: the note of how far edits were sent may itself be
+        // damaged.
         let gaps = match (numbers.first(), numbers.last()) {
             (Some(first), Some(last)) => last - first + 1 - numbers.len() as u64,
             _ => 0,
@@ -151,7 +155,7 @@ impl DamagedContents {
             if before.is_some_and(|before| before.content == new.content) {
                 continue;
             }
-            // A new file's blocks are all in the journal; those of a changed one may be at the server.
+            // A new file's blocks are all in the journal; those of a changed file may be at the server.
             let is_new = before.is_none_or(|before| matches!(before.content, Content::None));
             let is_missing = |address: &Digest| is_new || self.blocks.contains(address);
             let may_lack_content =
@@ -160,7 +164,7 @@ impl DamagedContents {
                 doubt.withheld.insert(change.handle);
             }
         }
-        // Nobody misses changes of files that were removed afterwards.
+        // Lost changes of files that were removed afterwards do not matter.
         doubt.withheld.retain(|handle| net.inodes.get(handle).is_none_or(|change| change.new.is_some()));
         let names = names(records);
         let withheld = doubt.withheld.iter().filter_map(|handle| names.get(handle).cloned());
@@ -170,7 +174,8 @@ impl DamagedContents {
     }
 }
 
-/// Whether a file's content needs a block that is not in the journal and that `is_missing` calls missing.
+/// Whether a file's content needs a block that is not in the journal and that `is_missing` says is not
+/// elsewhere.
 fn lacks(
     inode: &Inode,
     references: &dyn Fn(&Digest) -> Option<Vec<Digest>>,
@@ -187,7 +192,7 @@ fn lacks(
     false
 }
 
-/// The last name of each file that edits give one, or the path they know it by.
+/// For each file, the last name that edits give it, or else the path in the record.
 fn names(records: &[Record]) -> BTreeMap<Handle, String> {
     let mut names = BTreeMap::new();
     for record in records {
@@ -208,8 +213,8 @@ fn full_name(directory: &[u8], name: &[u8]) -> String {
     String::from_utf8_lossy(&path).trim_start_matches('/').to_owned()
 }
 
-/// Takes the changes of withheld files out of an edit, so that what it leaves is whole: a new file that is withheld gets no
-/// name, and what it would have replaced stays.
+/// Removes the changes of withheld files from an edit, so that the rest is consistent: a new file that is
+/// withheld gets no name, and the file that it would have replaced stays.
 pub fn withhold(record: &mut Record, withheld: &BTreeSet<Handle>, created: &BTreeSet<Handle>) {
     let is_unmade = |handle: Handle| withheld.contains(&handle) && created.contains(&handle);
     let mut replaced = BTreeSet::new();
@@ -227,7 +232,7 @@ pub fn withhold(record: &mut Record, withheld: &BTreeSet<Handle>, created: &BTre
     });
 }
 
-/// Reads what the journal has, without asking the server.
+/// Reads blocks from the journal only, without asking the server.
 struct JournalSource<'a>(&'a Journal, DigestKey);
 
 impl BlockSource for JournalSource<'_> {
@@ -241,10 +246,11 @@ impl BlockSource for JournalSource<'_> {
     }
 }
 
-/// Saves what is left of withheld files, and the damaged segments, to a folder. Returns what to tell people.
+/// Saves what is left of withheld files, and the damaged segments, to a folder. Returns conflict reports for
+/// the user.
 ///
 /// # Errors
-/// [`FsError::NoSpace`] or [`FsError::Local`]; the journal is as it was.
+/// [`FsError::NoSpace`] or [`FsError::Local`]; the journal is unchanged then.
 pub fn save(
     journal: &Journal,
     recovered: &RecoveredJournal,

@@ -1,23 +1,27 @@
-//! Gathering: edits of files that this client holds exclusively are made here and sent together; all others go to the
-//! server at once.
+//! Gathering: edits of files that this client holds exclusively are made here and sent together; all other
+//! edits go to the server at once.
 //!
-//! While the server promises that nobody else reads or changes some files unless this client is told first
-//! ([`Upstream::holds_exclusively`](crate::backend::Upstream::holds_exclusively)), an edit of them that is planned
-//! on the local state is planned on the state at the server. So it may be answered at once, and many edits be sent as
-//! one operation. When another device wants one of the files, the lease is recalled, everything is sent, and only then
-//! is the other device's operation ordered.
+//! While this client holds files exclusively
+//! ([`Upstream::holds_exclusively`](crate::backend::Upstream::holds_exclusively)), the server lets no other
+//! device read or change them without a recall first. So a plan made on the local state is a plan made on the
+//! server's state: the edit may be acknowledged at once, and many edits may be sent as one operation. When
+//! another device wants one of the files, the server recalls the lease, this client sends everything, and
+//! only then is the other device's operation ordered.
 //!
 //! Invariants:
-//! - an edit is made here only if all files that it reads or changes are held exclusively, with time left to send it, at the
-//!   moment it joins the queue: a recall finds it there ([`Shared::recalled`]). Files that were made here and are not
-//!   at the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an
-//!   edit that goes to the server after all those that were made here before;
-//! - an edit that went straight to the server is never under way together with one that is made here, since each would
-//!   miss the other's effect;
-//! - nor is an operation that only looks: it may have to wait for another device, which waits for what was made here, and a
-//!   device's operations are ordered one after the other ([`Shared::begin_look`]);
-//! - data that went to the server ahead of its edit is named by an edit that goes there straight;
-//! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
+//! - An edit is made here only if all files that it reads or changes are held exclusively at the moment it
+//!   joins the queue, with enough time left to send it; so a recall finds it in the queue
+//!   ([`Shared::recalled`]). Files that were made here and are not at the server yet are out of other
+//!   devices' reach: the way to them leads through a directory held exclusively, or is made by an edit that
+//!   goes to the server after all those made here before.
+//! - An edit that goes straight to the server never overlaps with one that is made here, since each would
+//!   miss the other's effect.
+//! - Nor does an operation that only reads. It may have to wait for another device that itself waits for
+//!   edits made here, and a device's operations are ordered one after the other ([`Shared::begin_look`]).
+//! - Data that went to the server ahead of its edit is named only by an edit that goes straight to the
+//!   server.
+//! - What was acknowledged from here is in the journal, which outlives this process; `fsync` waits for the
+//!   server.
 
 use super::journal::WriteGuard;
 use super::local::LocalTransaction;
@@ -37,57 +41,63 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// For how long files must still be held exclusively for an edit to be made here: it is to be sent before that ends.
+/// An edit is made here only if its files stay held exclusively for at least this long, so that there is time
+/// to send it.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Most things changed here that wait to be sent; whoever changes more waits for the server.
+/// Most changes made here that wait to be sent. Beyond it, a call that changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
-/// How many edits in a row make this client ask to hold files exclusively. The number doubles, up to [`STREAK_MAX`], each
-/// time they are recalled before that has saved an operation, and is this again once it has. Where another device holds files
-/// exclusively, the first edit asks: only who takes turns with it gets on.
+/// After so many edits in a row, this client asks to hold files exclusively. Each recall before exclusive
+/// access has saved an operation doubles the number, up to [`STREAK_MAX`]; a recall after it has saved one
+/// resets it. Where another device holds files exclusively, the first edit already asks: a client that does
+/// not take turns makes no progress there.
 const STREAK: u32 = 4;
 const STREAK_MAX: u32 = 16;
-/// Edits come in a row if no more than this is between the end of one and the beginning of the next. (How long each takes,
-/// since others have to be waited for, is not counted.)
+/// Edits count as consecutive if at most this much time is between the end of one and the beginning of the
+/// next. (How long an edit takes is not counted, since it may wait for other devices.)
 const STREAK_GAP: Duration = Duration::from_millis(300);
-/// So long after the last edit, exclusive leases are not asked for any more.
+/// When no edit has come for so long, exclusive leases are no longer asked for.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
-/// Longest time for which a recall waits for edits to be sent; the lease ends by itself then.
+/// Longest time for which a recall waits for edits to be sent; by then the lease ends by itself.
 const RECALL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a call waits for a server that has kept one waiting for its full time already.
+/// How long a call waits for the server after an earlier call has waited its full time in vain.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an operation that only looks waits for what was made here before to be sent.
+/// How long an operation that only reads waits until the edits made here before are sent.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long edits go straight to the server after the journal could not be written.
+/// How long edits go straight to the server after a write to the journal failed.
 const JOURNAL_PAUSE: Duration = Duration::from_secs(60);
 
 /// State of gathering, under the same lock as the queue.
 #[derive(Default)]
 pub(super) struct Gathering {
-    /// Number of edits on their way straight to the server.
+    /// Number of edits now on their way straight to the server.
     direct: usize,
-    /// Number of such edits that ever began.
+    /// Number of edits that ever began to go straight.
     begun: u64,
-    /// How many ever ended; and up to which of these their commits were waited for.
+    /// `ended`: number of such edits that ever ended. `flushed`: the first so many of them have been waited
+    /// for until the server has their commits.
     ended: u64,
     flushed: u64,
-    /// How many of them may still take effect, though they failed; and up to which of those that has been decided.
+    /// `unsure`: number of such edits that failed but may still take effect. `decided`: for the first so many
+    /// of those, the effect has been found out.
     unsure: u64,
     decided: u64,
-    /// Operations that only look: how many are under way, and how many wait until what was made here is sent.
+    /// Operations that only read: `looks` are running, `looks_waiting` wait until the edits made here are
+    /// sent.
     looks: usize,
     looks_waiting: usize,
-    /// How many edits have come in a row, and when the last one began or ended.
+    /// Number of edits in a row, and when the last one began or ended.
     streak: u32,
     last_edit: Option<Instant>,
     asks_exclusive: bool,
-    /// How many edits in a row it takes now to ask for exclusive leases; 0 at the start, which means [`STREAK`].
+    /// Number of edits in a row after which exclusive leases are asked for; 0 at the start, which means
+    /// [`STREAK`].
     worth: u32,
-    /// Edits made here, and operations that they became, since the last recall.
+    /// Edits made here since the last recall, and operations sent for them.
     pub(super) made_here: u64,
     pub(super) sent: u64,
-    /// Files made here that are not at the server yet, since the last recall.
+    /// Files made here since the last recall that are not at the server yet.
     fresh: HashSet<Handle>,
-    /// Until when the journal is not used, since it could not be written.
+    /// The journal is not used until this time, because a write to it failed.
     no_journal_until: Option<Instant>,
 }
 
@@ -97,7 +107,7 @@ impl Gathering {
         self.fresh.extend(files);
     }
 
-    /// Notes that files that were made here are at the server now.
+    /// Notes that files made here are at the server now.
     pub(super) fn note_sent(&mut self, files: &[Handle]) {
         for file in files {
             self.fresh.remove(file);
@@ -108,17 +118,17 @@ impl Gathering {
 /// Data whose edit is still to come.
 #[derive(Default)]
 pub(super) struct PendingData {
-    /// Number of uploads to the server that an edit to come will name.
+    /// Number of uploads to the server that a later edit will name.
     ahead: Arc<AtomicUsize>,
-    /// Data in the journal that an edit to come will name.
+    /// Data in the journal that a later edit will name.
     small: Mutex<Vec<Weak<JournaledData>>>,
     /// Blocks that are neither at the server nor in the journal yet.
     pub(super) held: Arc<HeldBlocks>,
-    /// Whether a call has waited for the server in vain, so that the next ones wait less.
+    /// Whether a call has waited for the server in vain; later calls then wait for a shorter time.
     silent: AtomicBool,
 }
 
-/// Counts an operation that only looks, while this lives.
+/// Counts an operation that only reads as running, while this guard lives.
 pub(super) struct LookGuard(Arc<Shared>);
 
 impl Drop for LookGuard {
@@ -155,7 +165,7 @@ impl Shared {
                     Ok(LocalOutcome::Made) => return Ok(()),
                     Ok(LocalOutcome::NotNow) => {}
                     Ok(LocalOutcome::NotHere) => may_stay = false,
-                    // It may be planned at the server, where no journal is needed.
+                    // The edit may go to the server, where no journal is needed.
                     Err(error @ (FsError::Local { .. } | FsError::NoSpace)) => self.journal_failed(&error),
                     Err(error) => return Err(error),
                 },
@@ -163,7 +173,8 @@ impl Shared {
         }
     }
 
-    /// Whether an edit may still be made here, as one that was planned after `begun` others went straight.
+    /// Whether a planned edit may be made here. `begun`: the value of [`Shared::begun`] when planning
+    /// started.
     pub(super) fn stays_here(
         &self,
         local: &super::LocalState,
@@ -183,14 +194,16 @@ impl Shared {
         if self.inner.holds_exclusively(&others) { LocalOutcome::Made } else { LocalOutcome::NotHere }
     }
 
-    /// When what was held exclusively has run out, others can find what was made here as soon as it is sent.
+    /// Once exclusive access has run out, other devices can reach files made here as soon as they are sent:
+    /// so these count as made here no longer.
     pub(super) fn check_fresh(&self, local: &mut super::LocalState) {
         if !self.is_gathering() {
             local.gathering.fresh.clear();
         }
     }
 
-    /// Files that were not made here, or are at the server by now: those that leases are about.
+    /// The given files without those made here that are not at the server yet. Leases matter only for the
+    /// former.
     pub(super) fn not_fresh(&self, files: &[Handle]) -> Vec<Handle> {
         let local = self.local.lock();
         files.iter().filter(|file| !local.gathering.fresh.contains(file)).copied().collect()
@@ -253,10 +266,11 @@ impl Shared {
         }
     }
 
-    /// Before an operation that only looks: sends what was made here. While it is under way, edits go straight.
+    /// Called before an operation that only reads: sends the edits made here, and makes edits go straight to
+    /// the server while the operation runs.
     ///
-    /// What cannot be sent now does not prevent anybody from looking: then both may wait for another device until what it and
-    /// this one hold exclusively runs out.
+    /// If the edits cannot be sent now, the read goes on all the same. Then this device and another may wait
+    /// for each other until their exclusive access runs out.
     pub(super) fn begin_look(self: &Arc<Self>) -> Result<LookGuard, FsError> {
         let mut local = self.local.lock();
         local.gathering.looks_waiting += 1;
@@ -284,7 +298,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Most bytes that wait to be sent: what the link takes in a small part of a delegation's term.
+    /// Most bytes that wait to be sent: as many as the link carries in a small part of a delegation's term.
     pub(super) fn bytes_waiting_max(&self) -> u64 {
         self.inner.account().pace().ahead_bytes()
     }
@@ -310,8 +324,8 @@ impl Shared {
         result.map(drop)
     }
 
-    /// Waits until it is known of all edits that went straight whether they have taken effect, and fetches a view in which
-    /// these files are to be read.
+    /// Finds out of all edits that went straight whether they took effect, by fetching a view. `reads`: the
+    /// files to be read in that view.
     fn await_direct_edits(&self, mut reads: ReadSet) -> Result<(), FsError> {
         let asked = {
             let local = self.local.lock();
@@ -347,7 +361,7 @@ impl Shared {
         Ok(self.view())
     }
 
-    /// Something is not held exclusively any more: everything made here is sent before that is acknowledged.
+    /// Handles a recall of exclusive access: sends everything made here before the recall is acknowledged.
     pub(super) fn recalled(&self) {
         if !self.options.gathers {
             return;
@@ -369,7 +383,7 @@ impl Shared {
         }
     }
 
-    /// Asks to hold exclusively what is edited when edits come in a row.
+    /// Notes an edit, and asks for exclusive access when edits come in a row.
     fn note_edit(&self) {
         let now = Instant::now();
         let mut local = self.local.lock();
@@ -410,7 +424,7 @@ impl Shared {
             if local.stopping {
                 return Err(FsError::Unreachable("the file system is being unmounted".to_owned()));
             }
-            // The sender has waited as long as calls do, so this call fails too.
+            // The sender has waited as long as a call may, so this call fails too.
             if local.troubles > troubles
                 && let Some(trouble) =
                     local.trouble.clone().filter(|why| !matches!(why, FsError::Integrity(_)))
@@ -431,7 +445,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What `fsync` waits for: everything is at the server, durably, and the server's receipts for it are here.
+    /// Does what `fsync` needs: waits until everything is durable at the server and its receipts are here.
     pub(super) fn flush_gathered(&self) -> Result<(), FsError> {
         self.drain()?;
         if let Some(error) = self.local.lock().given_up.take() {
@@ -441,7 +455,8 @@ impl Shared {
         self.inner.flush_commits()
     }
 
-    /// What `close` waits for: what went straight to the server is durable there; what is made here may wait.
+    /// Does what `close` needs: waits until edits that went straight are durable at the server. Edits made
+    /// here may wait.
     pub(super) fn flush_inner(&self) -> Result<(), FsError> {
         let target = {
             let gathering = &self.local.lock().gathering;
@@ -456,8 +471,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Where new data goes. If its edit is waited for until it is durable at the server, and nothing is gathered that would go
-    /// with it, there is nothing to be gained by a journal: it goes straight.
+    /// Returns a sink for new data. If the caller will wait until the edit is durable at the server, and no
+    /// gathered edits could go along, a journal gains nothing: the data goes straight to the server.
     pub(super) fn gathering_sink(&self, about: WriteTarget, kind: UploadKind) -> GatheringSink<'_> {
         let goes_alone = || kind == UploadKind::Awaited && self.local.lock().queue.is_empty();
         let (onward, about) = match self.is_gathering() && !goes_alone() {
@@ -467,7 +482,7 @@ impl Shared {
         GatheringSink { shared: self, about, held: SinkBlocks::new(&self.pending.held), bytes: 0, onward }
     }
 
-    /// An edit that was to be made here goes straight: so must its data.
+    /// Sends journaled data whose edit goes straight to the server after all.
     fn send_small(&self) -> Result<(), FsError> {
         let mut small: Vec<Arc<JournaledData>> = Vec::new();
         self.pending.small.lock().retain(|one| one.upgrade().map(|one| small.push(one)).is_some());
@@ -484,7 +499,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The newest view, when nothing is laid over it.
+    /// The newest view, for when no local edits are laid over it.
     pub(super) fn fixed(local: &super::LocalState) -> FixedView {
         FixedView { view: local.base.clone(), position: local.position }
     }
@@ -495,7 +510,7 @@ struct JournaledData {
     about: WriteTarget,
     content: Option<Content>,
     blocks: Vec<Arc<Block>>,
-    /// Keeps the blocks at the server, if they were sent there too.
+    /// A guard for the blocks at the server, if they were sent there too.
     sent: Mutex<Option<Guard>>,
     _writing: WriteGuard,
 }
@@ -536,10 +551,11 @@ impl Drop for SinkBlocks {
     }
 }
 
-/// New data: little of it is journaled once it is complete, and much goes to the server while it comes.
+/// Sink for new data. Up to [`SMALL_MAX`] bytes are journaled at the end; once there is more, all of it goes
+/// to the server while it is written.
 pub(super) struct GatheringSink<'a> {
     shared: &'a Shared,
-    /// What is known of the file; `None` once the data goes to the server.
+    /// Where the data belongs; `None` once it goes to the server.
     about: Option<WriteTarget>,
     held: SinkBlocks,
     bytes: usize,
@@ -555,7 +571,7 @@ impl<'a> GatheringSink<'a> {
             for block in &held.blocks {
                 onward.put(Block::clone(block));
             }
-            // From now on the blocks are read back from the journal.
+            // From now on, the blocks are no longer read back from memory.
             *held = SinkBlocks::new(&shared.pending.held);
             onward
         })

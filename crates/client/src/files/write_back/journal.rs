@@ -1,13 +1,17 @@
 //! The durable journal: edits and data that are not at the server yet, in append-only segments.
 //!
-//! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that damage is told from what
-//! was written, and a torn end from damage ([`super::damage`]). The first frame has the journal's header at the time
-//! when the segment began; the ones after it hold blocks of data, edits, and how far the server has them. Appending
-//! does not wait for the disk; [`Journal::sync`] does, once for all callers that ask at that moment.
+//! A segment is a sequence of frames ⟨length, tag, body⟩. The tag is a digest of the body: it distinguishes
+//! damage from what was written; [`super::damage`] distinguishes damage from a torn end. A segment's first
+//! frame has the journal's header as it was when the segment began. The other frames hold blocks of data,
+//! edits, and how far the edits have been sent. Appending does not wait for the disk; [`Journal::sync`] does,
+//! once for all callers that ask at that moment.
 //!
-//! Invariants: what [`Journal::sync`] returned for is found again after any crash; data stands before the edit that
-//! refers to it; a segment goes once every edit that is in it, or refers to data in it, is at the server, nobody has a
-//! file open with data in it, and whoever was then writing has ended. Blocks read back are verified like any others.
+//! Invariants:
+//! - What was appended before a successful [`Journal::sync`] is found again after any crash.
+//! - Data is written before the edit that refers to it.
+//! - A segment is removed once all edits in it, or referring to data in it, are at the server, no open file
+//!   has data in it, and every writer that was active at that time has ended.
+//! - Blocks read back are verified like any others.
 
 use super::damage::{self, DamageAssessment, DamagedContents, DamagedSegment};
 use super::record::Record;
@@ -27,20 +31,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Format of the frames.
+/// Version of the frame format.
 const FORMAT: u16 = 1;
-/// A segment this long is followed by another, in bytes.
+/// Length in bytes after which a new segment begins.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// The shortest, in bytes, however small the bound of the journal is.
+/// Shortest such length, in bytes, however small the bound of the journal is.
 const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of a frame's length and tag, before its body.
 pub(super) const HEADER_BYTES: u64 = 4 + 16;
-/// How long to wait for a process that is ending to give up the directory.
+/// How long to wait until a process that is ending releases the directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
-/// Longest body; a longer one is damage.
+/// Longest body in bytes; a longer one is damage.
 pub(super) const BODY_MAX: usize = 8 << 20;
 
-/// Numbers of files that this device may give to new files.
+/// A range of numbers that this device may give to new files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct NumberRange {
     /// The user or group whose numbers these are.
@@ -51,29 +55,29 @@ pub struct NumberRange {
     pub count: u64,
 }
 
-/// A name that was taken by somebody else, so that what it stands for here has another one at the server.
+/// A name that another device had taken: the file that has it here has another name at the server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct NameMapping {
-    /// The file that the name stands for.
+    /// The file.
     pub handle: Handle,
-    /// The name that it has here.
+    /// Directory and name that it has here.
     pub local: (Handle, Vec<u8>),
-    /// The name it has at the server.
+    /// Directory and name that it has at the server.
     pub at_server: (Handle, Vec<u8>),
 }
 
-/// What a journal remembers beside edits and data.
+/// What a journal stores besides edits and data.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct JournalHeader {
-    /// Number that tells this journal from others.
+    /// Random number that distinguishes this journal from others.
     pub id: u128,
-    /// The last edit that is at the server.
+    /// Number of the last edit that is at the server.
     pub done: u64,
-    /// The last edit of a batch that may be at the server.
+    /// Number of the last edit of a batch that may be at the server.
     pub sending: u64,
     /// Numbers that are reserved for new files.
     pub numbers: Vec<NumberRange>,
-    /// Names that differ from those at the server.
+    /// Files whose names here differ from those at the server.
     pub placed: Vec<NameMapping>,
 }
 
@@ -90,9 +94,9 @@ pub(super) enum Frame {
     },
     Edit(Record),
     Numbers(NumberRange),
-    /// Edits up to this one are on their way.
+    /// Edits up to this number are being sent.
     Sending(u64),
-    /// Edits up to this one are at the server.
+    /// Edits up to this number are at the server.
     Done {
         last: u64,
         placed: Vec<NameMapping>,
@@ -114,9 +118,10 @@ struct Segment {
     bytes: u64,
     /// Number of the last edit that needs it.
     needed_by: u64,
-    /// Number of holds on data in it, such as those of open files.
+    /// Number of guards on data in it, such as those of open files.
     holders: usize,
-    /// Set once nothing needs it: writers with a lower number may have counted on it.
+    /// When it became unneeded: the number that the next writer would get. Writers with lower numbers may
+    /// still rely on it.
     unneeded_at: Option<u64>,
 }
 
@@ -126,7 +131,7 @@ struct State {
     /// Number of frames that were appended since the start.
     appended: u64,
     standing: JournalHeader,
-    /// Numbers of writers whose edit is still to come.
+    /// Numbers of the writers whose edit is still to come.
     writers: BTreeSet<u64>,
     next_writer: u64,
     broken: Option<FsError>,
@@ -137,31 +142,31 @@ pub struct Journal {
     directory: PathBuf,
     key: DigestKey,
     state: Mutex<State>,
-    /// How many of the appended frames are durable; held while the disk is waited for.
+    /// How many of the appended frames are durable; locked while a caller waits for the disk.
     synced: Mutex<u64>,
     segment_bytes: u64,
     make_room: OnceLock<MakeRoom>,
     _lock: FileLock,
 }
 
-/// Makes room on a disk that is full; whether it did. Called with the journal's lock held.
+/// Tries to free so many bytes on a full disk; returns whether it did. Called with the journal's lock held.
 pub type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// What an earlier process left in the journal.
 pub struct RecoveredJournal {
-    /// Edits that are not known to be at the server, oldest first.
+    /// Edits that may not be at the server yet, oldest first.
     pub records: Vec<Record>,
-    /// What the journal's first frames say.
+    /// The header, as brought up to date by later frames.
     pub standing: JournalHeader,
-    /// Segments that are damaged. [`Journal::remove_damage`] before anything is sent.
+    /// Damaged segments. If there are any, [`Journal::remove_damage`] must run before anything is sent.
     pub damaged: Vec<DamagedSegment>,
     /// What the damage means for the edits.
     pub doubt: DamageAssessment,
 }
 
 impl Journal {
-    /// Opens the journal in `directory`, or begins one, that is to have `bytes_max` at most. Its segments are so short that
-    /// the last one, which stays when all is sent, is a small part of that.
+    /// Opens or creates the journal in `directory`, which should take at most `bytes_max`. Segments are kept
+    /// short in proportion, because the last one stays when everything is sent.
     ///
     /// # Errors
     /// [`FsError::Local`]: the folder cannot be used, another process uses it, or it is of another format.
@@ -252,7 +257,8 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// Reads one segment. A torn end of the last one was promised to nobody, and is cut off.
+    /// Reads one segment. A torn end of the last one is cut off: nothing in it was ever acknowledged as
+    /// saved.
     fn load(
         &self,
         number: u64,
@@ -290,7 +296,7 @@ impl Journal {
                     let error = io::Error::new(io::ErrorKind::InvalidData, "it is of another format");
                     return Err(failed(error));
                 }
-                // Says all that the segments before it came to, whichever of them are left.
+                // The header covers everything in earlier segments, including removed ones.
                 Frame::Begin { standing: by_then, .. } => *standing = by_then,
                 Frame::Block { address, block } => {
                     let leaf = block.references.is_empty();
@@ -318,11 +324,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes every segment anew without what is damaged in it and without what is withheld, once both are safe elsewhere.
-    /// Consumes the journal, since frames change their places.
+    /// Rewrites every segment without its damaged frames and without withheld changes, once both are saved
+    /// elsewhere. Consumes the journal, since frames move.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`] or [`FsError::Local`]; the damage is found again at the next start then.
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; the next start then finds the damage again.
     pub fn remove_damage(self, recovered: &RecoveredJournal) -> Result<(), FsError> {
         let created = recovered.records.iter().flat_map(|record| &record.inodes);
         let created = created.filter(|change| change.seen.is_none()).map(|change| change.handle).collect();
@@ -410,7 +416,7 @@ impl Journal {
             written = segment.file.write_all_at(&bytes, offset);
         }
         if let Err(error) = written {
-            // Frames behind an incomplete one would not be found again.
+            // Frames after an incomplete one could not be found again.
             if let Err(cut) = segment.file.set_len(offset) {
                 state.broken = Some(local(&segment.path, &cut));
             }
@@ -426,7 +432,7 @@ impl Journal {
     /// Makes everything appended so far durable.
     ///
     /// # Errors
-    /// [`FsError::Local`]; what is durable is unknown then, and nothing more is taken.
+    /// [`FsError::Local`]; it is then unknown what is durable, and the journal accepts nothing more.
     pub fn sync(&self) -> Result<(), FsError> {
         let target = self.state.lock().appended;
         let mut synced = self.synced.lock();
@@ -450,7 +456,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps a block for a [`WriteGuard`] that is under way.
+    /// Stores a block. The caller must hold a [`WriteGuard`].
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -470,17 +476,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Number of the journal, drawn at random when it was begun.
+    /// Random number of the journal, drawn when it was created.
     pub fn id(&self) -> u128 {
         self.state.lock().standing.id
     }
 
-    /// Whether a block is here.
+    /// Whether the journal has a block.
     pub fn contains(&self, address: &Digest) -> bool {
         self.state.lock().blocks.contains_key(address)
     }
 
-    /// A block that is here, verified.
+    /// A block of the journal, verified; `None` if it is not there or damaged.
     pub fn get(&self, address: &Digest) -> Option<Block> {
         let (file, place) = {
             let state = self.state.lock();
@@ -494,10 +500,10 @@ impl Journal {
         }
     }
 
-    /// Keeps an edit.
+    /// Appends an edit.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`] or [`FsError::Local`]; the edit does not count then.
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; the edit does not count as made then.
     pub fn note(&self, record: &Record) -> Result<(), FsError> {
         let mut state = self.state.lock();
         let place = self.append(&mut state, &Frame::Edit(record.clone()))?;
@@ -508,7 +514,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Segments with data that an edit refers to stay until it is at the server.
+    /// Marks the segments with data that an edit refers to as needed until the edit is at the server.
     fn need(&self, state: &mut State, record: &Record) {
         let inodes = record.inodes.iter().filter_map(|change| change.new.as_ref());
         let roots = inodes.flat_map(|kept| content_roots(&kept.0)).collect();
@@ -520,7 +526,7 @@ impl Journal {
         }
     }
 
-    /// Numbers that this device may give to new files from now on.
+    /// Stores numbers that this device may give to new files.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -531,7 +537,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A batch up to `last` is about to be sent. Durable when this returns.
+    /// Notes that a batch up to edit `last` is about to be sent. The note is durable when this returns.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -544,10 +550,10 @@ impl Journal {
         self.sync()
     }
 
-    /// Everything up to `last` is at the server. Space that it took is given back.
+    /// Notes that all edits up to `last` are at the server, and frees the space they took.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`] or [`FsError::Local`]; it is found out again after a restart then.
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; after a restart, the client then asks the server again.
     pub fn done(&self, last: u64, placed: &[NameMapping]) -> Result<(), FsError> {
         let mut state = self.state.lock();
         self.append(&mut state, &Frame::Done { last, placed: placed.to_vec() })?;
@@ -565,7 +571,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes segments that nothing needs. The one in use stays.
+    /// Removes segments that nothing needs. The newest one stays.
     fn drop_unneeded(&self, state: &mut State) {
         let newest = state.segments.last_key_value().map_or(0, |(number, _)| *number);
         let first_writer = state.writers.first().copied().unwrap_or(state.next_writer);
@@ -588,12 +594,13 @@ impl Journal {
         }
     }
 
-    /// Bytes that the journal takes on disk.
+    /// Size of the journal on disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.state.lock().segments.values().map(|segment| segment.bytes).sum()
     }
 
-    /// Keeps everything that is here, and what is written, until the result is dropped: its edit is still to come.
+    /// Keeps all present and later content of the journal until the result is dropped. For a writer whose
+    /// edit is still to come.
     pub fn writing(self: &Arc<Journal>) -> WriteGuard {
         let mut state = self.state.lock();
         let number = state.next_writer;
@@ -602,7 +609,8 @@ impl Journal {
         WriteGuard { journal: self.clone(), number }
     }
 
-    /// Keeps what `roots` reach until the result is dropped: a file is open. `None` if none of it is here.
+    /// Keeps all blocks that `roots` reach until the result is dropped, for an open file. `None` if the
+    /// journal has none of them.
     pub fn hold(self: &Arc<Journal>, roots: &[Digest]) -> Option<JournalHold> {
         let mut state = self.state.lock();
         let segments = reached(&state, roots.to_vec());
@@ -622,7 +630,7 @@ impl Segment {
     }
 }
 
-/// Keeps what was written to the journal in it, until the edit comes that names it; made by [`Journal::writing`].
+/// Keeps data in the journal until the edit that names it is made; created by [`Journal::writing`].
 pub struct WriteGuard {
     journal: Arc<Journal>,
     number: u64,
@@ -636,7 +644,7 @@ impl Drop for WriteGuard {
     }
 }
 
-/// Keeps what was read from the journal in it while this lives; made by [`Journal::hold`].
+/// Keeps blocks in the journal while it lives; created by [`Journal::hold`].
 pub struct JournalHold {
     journal: Arc<Journal>,
     segments: BTreeSet<u64>,
@@ -668,7 +676,7 @@ fn reached(state: &State, roots: Vec<Digest>) -> BTreeSet<u64> {
     segments
 }
 
-/// What a block refers to; `None` if it is not here.
+/// The blocks that a block refers to; `None` if the journal does not have it.
 fn references(state: &State, address: &Digest) -> Option<Vec<Digest>> {
     let place = state.blocks.get(address)?;
     if place.leaf {
@@ -682,7 +690,7 @@ fn references(state: &State, address: &Digest) -> Option<Vec<Digest>> {
     }
 }
 
-/// Removes numbers that were given out from the free ones.
+/// Removes used numbers from the free ranges.
 fn take(numbers: &mut Vec<NumberRange>, taken: &[Handle]) {
     for handle in taken {
         let found = numbers.iter().position(|free| {
@@ -722,7 +730,7 @@ pub(super) fn tag(body: &[u8]) -> [u8; 16] {
     digest.0[..16].try_into().expect("16 bytes")
 }
 
-/// The body of the frame at `offset`; `None` if it is torn or damaged, or at the end.
+/// The body of the frame at `offset`; `None` if it is torn, damaged or beyond `end`.
 pub(super) fn read_frame(file: &File, offset: u64, end: u64) -> Option<Vec<u8>> {
     let mut header = [0; HEADER_BYTES as usize];
     if offset + HEADER_BYTES > end {
@@ -802,8 +810,8 @@ mod tests {
         (Arc::new(journal), recovered)
     }
 
-    /// Proves: wherever a crash tears the end, the edits before it are found, with their data, and nothing else; and
-    /// numbers that they took are not given out again.
+    /// Proves: wherever a crash tears the end, exactly the edits before it are found, with their data; and
+    /// numbers that they used are not given out again.
     #[test]
     fn torn_anywhere() {
         let folder = tempfile::tempdir().unwrap();
@@ -834,8 +842,9 @@ mod tests {
         assert_eq!(seen, (0..=3).collect());
     }
 
-    /// Proves: wherever one bit of the last segment is flipped, everything in other frames is found; of the file that needs
-    /// what was flipped no change is sent; and once healed the journal is whole, with nothing of that file in it.
+    /// Proves: wherever one bit of the last segment is flipped, everything in other frames is found; no
+    /// change is sent of the file that needs the damaged frame; and after the damage is removed, the journal
+    /// is whole, without anything of that file.
     #[test]
     fn damage_is_found_and_withheld() {
         let folder = tempfile::tempdir().unwrap();
@@ -858,7 +867,7 @@ mod tests {
                 found.contains(number) && journal.contains(&roots[0])
             };
             let whole: BTreeSet<u64> = (1..=5).filter(is_whole).collect();
-            // The first frame says how things stood; the others are a block and an edit of each file.
+            // The first frame is the header; the others are one block and one edit for each file.
             assert!(whole.len() >= 4, "byte {at}: {whole:?}");
             let withheld: BTreeSet<u64> =
                 recovered.doubt.withheld.iter().map(|handle| handle.number - 5000).collect();
@@ -877,7 +886,7 @@ mod tests {
         }
     }
 
-    /// Proves: damage in a segment that others follow is found too, also where its end is missing.
+    /// Proves: damage in a segment that is not the last is found too, also if its end is missing.
     #[test]
     fn damage_before_the_last_segment() {
         let folder = tempfile::tempdir().unwrap();
@@ -895,7 +904,7 @@ mod tests {
         assert!(recovered.doubt.edits_lost > 0 || !recovered.doubt.withheld.is_empty());
     }
 
-    /// Proves: frames inside what somebody wrote into a file are not taken for frames of the journal.
+    /// Proves: bytes in a file's data that look like frames are not taken for frames of the journal.
     #[test]
     fn contents_are_not_frames() {
         let folder = tempfile::tempdir().unwrap();
@@ -916,8 +925,8 @@ mod tests {
         assert_eq!(found, [1, 2]);
     }
 
-    /// Proves: what is sent gives its space back, but not while a file is open that has data in it, nor while somebody
-    /// writes who may count on it; and what was sent is not found again.
+    /// Proves: space is freed once edits are sent, except while an open file has data there, and while a
+    /// writer is active that may rely on it; and sent edits are not found again.
     #[test]
     fn space_comes_back() {
         let folder = tempfile::tempdir().unwrap();

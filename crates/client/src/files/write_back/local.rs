@@ -1,4 +1,5 @@
-//! The file system as it is here, the overlay over the newest verified view; and edits while they run on it.
+//! The local state of the file system (the overlay over the newest verified view), and edits while they run
+//! on it.
 
 use super::journal::WriteGuard;
 use super::overlay::{Overlay, ReadKey};
@@ -13,30 +14,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// An inode as it is here; `None` if it was removed.
+/// An inode in the local state; `None` if it was removed.
 type LocalInode = Option<Arc<Inode>>;
 
-/// The file system with local edits: always the newest that there is, so later reads see no less than earlier ones.
+/// A view of the local state. It always reads the newest, so a later read never sees less than an earlier
+/// one.
 pub struct LiveView {
     pub(super) shared: Arc<Shared>,
     pub(super) position: u64,
 }
 
 impl LiveView {
-    /// An inode as the overlay has it, and the view to read from if it has nothing; with the latest change of a name
-    /// in it.
+    /// The inode in the overlay, if it has one; the base view to read it from otherwise; and the time of the
+    /// latest local change of a name in it that is newer than the inode.
     fn layered(&self, handle: Handle) -> (Option<LocalInode>, Arc<dyn View>, Option<i64>) {
         let local = self.shared.local.lock();
         let here = local.overlay.inodes.get(&handle).map(|changed| changed.value.clone());
-        // A time that was set after the last change of a name stays.
+        // If the directory's time was set after the last change of a name, the set time stays.
         let set_by = local.overlay.inodes.get(&handle).map_or(0, |changed| changed.record);
         let names = local.overlay.names.get(&handle);
         let latest = names.and_then(|names| names.latest.as_ref()).filter(|latest| latest.record > set_by);
         (here, local.base.clone(), latest.map(|latest| latest.value))
     }
 
-    /// A directory: the names that the overlay has after one, and the view to read others from, if that has the
-    /// directory.
+    /// The overlay's changes of names in a directory that sort after `after`; and the base view to read the
+    /// other names from, if it has the directory.
     fn directory(&self, directory: Handle, after: Option<&[u8]>) -> Result<Layers, FsError> {
         let (here, changed, base) = {
             let local = self.shared.local.lock();
@@ -108,7 +110,7 @@ impl View for LiveView {
         match (here, base.entry(directory, name)) {
             (Some(None), _) => Err(FsError::NotFound),
             (Some(Some(inode)), _) if inode.kind != InodeKind::Directory => Err(FsError::NotDirectory),
-            // It was made here, and the view below does not know it yet.
+            // The directory was made here, and the base view does not have it yet.
             (Some(Some(_)), Err(FsError::NotFound)) => Ok(None),
             (_, found) => found,
         }
@@ -116,7 +118,7 @@ impl View for LiveView {
 
     fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
         let Layers { changed, below } = self.directory(directory, after)?;
-        // Each change can hide one stored name.
+        // Each local change can hide one name of the base view.
         let wanted = limit.saturating_add(changed.len());
         let stored = match below {
             Some(base) => base.entries(directory, after, wanted)?,
@@ -141,7 +143,7 @@ impl View for LiveView {
 
 type NewNames = BTreeMap<Vec<u8>, (Option<Entry>, i64)>;
 
-/// One edit in the making, on the file system as it is here.
+/// One edit while it is being planned on the local state.
 pub struct LocalTransaction {
     shared: Arc<Shared>,
     view: LiveView,
@@ -151,7 +153,7 @@ pub struct LocalTransaction {
     seen_entries: BTreeMap<(Handle, Vec<u8>), Option<Entry>>,
     reads: BTreeSet<ReadKey>,
     taken: Vec<Handle>,
-    /// What it reads and makes stays in the journal until the edit is there too.
+    /// Keeps what the edit reads and makes in the journal until the edit is there too.
     _writing: WriteGuard,
 }
 
@@ -171,21 +173,21 @@ impl LocalTransaction {
         }
     }
 
-    /// Whether something that it looked at was changed here after edit `record`.
+    /// Whether something that the plan read was changed here after edit `record`.
     pub fn is_outdated(&self, overlay: &Overlay, record: u64) -> bool {
         self.reads.iter().any(|read| overlay.changed_since(read, record))
     }
 
-    /// Whether it changes anything.
+    /// Whether the plan changes nothing.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.names.is_empty()
     }
 
-    /// The edit as it is journaled; the caller numbers it.
+    /// Turns the plan into a record for the journal; the caller sets its number.
     pub fn into_record(self, path: &dyn Fn(Handle) -> Vec<u8>) -> Record {
         let keep = |inode: &Option<Arc<Inode>>| inode.clone().map(JournalInode);
         let mut record = Record { at_ns: now_ns(), taken: self.taken, ..Record::default() };
-        // A new inode has no path yet but that of the name it is given here.
+        // A new inode has no path yet except that of the name it is given here.
         let mut paths: BTreeMap<Handle, Vec<u8>> = BTreeMap::new();
         for (directory, names) in self.names {
             let within = path(directory);
@@ -208,7 +210,7 @@ impl LocalTransaction {
         }
         for (handle, new) in self.inodes {
             let seen = self.seen_inodes.get(&handle).and_then(keep);
-            // Also one that a file without a name has had before.
+            // Includes the number that a file without a name got earlier.
             if seen.is_none() && !record.taken.contains(&handle) {
                 record.taken.push(handle);
             }
@@ -218,7 +220,7 @@ impl LocalTransaction {
         record
     }
 
-    /// All files that it looks at or changes, but for those it makes.
+    /// All files that the plan reads or changes, except those it makes.
     pub fn files(&self) -> BTreeSet<Handle> {
         let read = self.reads.iter().map(|read| match read {
             ReadKey::Inode(file) | ReadKey::Entry(file, _) | ReadKey::Names(file) => file,
@@ -227,7 +229,7 @@ impl LocalTransaction {
         all.filter(|file| !self.taken.contains(file)).copied().collect()
     }
 
-    /// Numbers that were taken for it; given back if it comes to nothing.
+    /// File numbers that the plan has used; the caller returns them if the edit is not made.
     pub fn taken(&self) -> &[Handle] {
         &self.taken
     }
@@ -287,7 +289,7 @@ impl Changes for LocalTransaction {
         match self.inodes.get(&directory) {
             Some(None) => return Err(FsError::NotFound),
             Some(Some(inode)) if inode.kind != InodeKind::Directory => return Err(FsError::NotDirectory),
-            // A directory that is new has nothing in it below.
+            // A new directory has no names in the base view.
             Some(Some(_)) if self.taken.contains(&directory) => return Ok(None),
             _ => {}
         }

@@ -1,22 +1,27 @@
-//! Write-back: edits and data are made durable in a local journal, and sent on in the background.
+//! Write-back: makes edits and data durable in a local journal, and sends them to the server in the
+//! background.
 //!
-//! [`WriteBack`] stands between files and the engine. An edit is planned on the file system as it is *here*: the newest
-//! verified view with everything laid over it that is not at the server yet ([`overlay`]). It is journaled with what it
-//! saw and what it made of it ([`journal`]), and answered. `close` and `fsync` wait for the journal's disk, not for the
-//! server. A thread takes edits from the front of the queue, many at once, and makes their *net* effect as one signed
-//! operation ([`sender`]); what others have changed meanwhile is found there, at its place in the order, by comparing
-//! what the edit saw with what is there now ([`replay`]).
+//! [`WriteBack`] stands between the files and the engine. An edit is planned on the *local* state of the file
+//! system: the newest verified view, with everything that is not at the server yet laid over it
+//! ([`overlay`]). The edit is journaled with what it read and what it changed ([`journal`]), and then
+//! acknowledged. `close` and `fsync` wait for the journal's disk, not for the server. A thread takes edits
+//! from the front of the queue, many at once, and sends their *net* effect as one signed operation
+//! ([`sender`]). Only when that operation has its place in the order are conflicts with other devices'
+//! changes found, by comparing what the edit read with the state at that place ([`replay`]).
 //!
 //! Invariants:
-//! - what a program was told to be saved is at the server or in the journal, through any crash of either side;
-//! - edits reach the server in their order, each once;
-//! - nothing that somebody else has made is destroyed unseen, and nothing made here is: of every conflict both sides
-//!   stay, and the user is told;
-//! - an edit that the server will never take is saved to a folder and told of, so it never holds up those behind it;
-//! - while the server is away, calls are answered from what is known here, at once.
+//! - what was acknowledged to a program as saved is at the server or in the journal, through any crash of
+//!   either side;
+//! - edits reach the server in the order in which they were made, each once;
+//! - no change is destroyed unseen, neither another device's nor one made here: of every conflict both
+//!   versions stay, and the user is notified;
+//! - an edit that the server will never accept is saved to a folder and reported, so it never holds up those
+//!   behind it;
+//! - while the server is away, calls are answered at once from the local state.
 //!
-//! That is `--write-back`. Other mounts *gather* ([`gather`]): the same while a delegation makes sure that nobody else
-//! changes anything, and else straight to the server.
+//! This describes `--write-back`. Other mounts *gather* ([`gather`]): they do the same while an exclusive
+//! lease or a delegation guarantees that no other device changes the files, and otherwise send each edit
+//! straight to the server.
 
 mod backend;
 mod damage;
@@ -49,29 +54,30 @@ pub(super) use super::now_ns;
 pub(crate) use record::{EntryChange, InodeChange, JournalInode, NetChange, Record};
 pub(crate) use replay::{Outcome, Replay, ReplayKind, Sender};
 
-/// Most things changed that wait to be sent; beyond it, whoever changes more waits.
+/// Most changes that wait to be sent. Beyond it, a call that changes more waits.
 const CHANGES_MAX: usize = 400_000;
-/// How many more changes there may be by edits that make no files.
+/// How many more changes are accepted from edits that make no files.
 const CHANGES_RESERVED: usize = 20_000;
-/// Bounds of the part of the journal that is kept for such changes: a sixteenth of it, but no less and no more.
+/// Bounds, in bytes, of the part of the journal reserved for such edits, which is otherwise a sixteenth of
+/// it.
 const RESERVE_MIN: u64 = 256 << 10;
 const RESERVE_MAX: u64 = 64 << 20;
 /// How often a call that waits for room checks whether the server is back.
 const ROOM_LOOK: Duration = Duration::from_millis(500);
-/// Numbers for new files fetched at once, and how few left mean that it is time.
+/// How many numbers for new files are fetched at once; and below how many left the next ones are fetched.
 const NUMBERS_FETCHED: u64 = 8192;
 const NUMBERS_LOW: u64 = 4096;
-/// Most users and groups for which they are fetched before they are needed.
+/// Most users and groups for which numbers are fetched before they are needed.
 const AHEAD_MAX: usize = 16;
-/// How long a call waits for a fresh view before it is answered from what is known.
+/// How long a call waits for a fresh view before it is answered from the local state.
 const FRESH_PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is tried whether a server that is connected answers again.
+/// How often a server that is connected but did not answer is tried again.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
-/// How long an unlock waits for what was written under the lock to be at the server.
+/// How long an unlock waits until the data written under the lock is at the server.
 const UNLOCK_PATIENCE: Duration = Duration::from_secs(60);
-/// Most conflicts remembered for people.
+/// Most conflict reports remembered.
 const TOLD_MAX: usize = 1000;
-/// Most paths that are listed as not yet sent.
+/// Most paths listed as not yet sent.
 const PATHS_MAX: usize = 100;
 
 /// Options of write-back.
@@ -79,31 +85,33 @@ const PATHS_MAX: usize = 100;
 pub struct WriteBackOptions {
     /// Directory of the journal, which one process at a time may use.
     pub directory: PathBuf,
-    /// Most bytes it may take.
+    /// Most bytes that the journal may take.
     pub bytes_max: u64,
-    /// Directory into which edits are saved that the server will never take.
+    /// Directory into which edits are saved that the server will never accept.
     pub salvage_dir: PathBuf,
-    /// What to call this device's versions in names of conflicts.
+    /// Name of this device in the file names of conflict copies.
     pub name: String,
-    /// How long an edit waits for others to be sent with it.
+    /// How long an edit waits for others that can be sent with it.
     pub gather: Duration,
-    /// Only under a delegation edits are made here; else they go straight to the server, and `fsync` waits for it always.
+    /// Whether this mount only gathers: edits are made here only while files are held exclusively, and
+    /// otherwise go straight to the server; `fsync` always waits for the server.
     pub gathers: bool,
     /// How long a call waits for the server.
     pub patience: Duration,
 }
 
-/// How long edits wait by default: programs make files, write and rename them in a row, and much of it cancels out.
+/// Default time for which edits wait. Programs make, write and rename files in a row, and much of that
+/// cancels out.
 pub const GATHER: Duration = Duration::from_millis(300);
 
-/// Something that could not be made as it was meant, because others had changed the same.
+/// Reports an edit that could not be made as intended, because another device had changed the same file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictReport {
     /// Path of the file.
     pub path: String,
-    /// What happened, in words, and where both sides are.
+    /// What happened, in words, and where both versions are.
     pub what: String,
-    /// When, nanoseconds since the epoch.
+    /// Time of the conflict, in nanoseconds since the epoch.
     pub at_ns: i64,
 }
 
@@ -114,17 +122,17 @@ pub struct WriteBackStatus {
     pub gathers: bool,
     /// Whether changes are gathered now.
     pub gathering: bool,
-    /// Edits that are not at the server yet.
+    /// Number of edits that are not at the server yet.
     pub edits: u64,
     /// When the oldest of them was made, nanoseconds since the epoch.
     pub oldest_ns: Option<i64>,
-    /// Files that they concern, a hundred at most.
+    /// Files that these edits concern, a hundred at most.
     pub paths: Vec<String>,
-    /// Bytes of the journal.
+    /// Size of the journal, in bytes.
     pub journal_bytes: u64,
     /// While the server is away: how many bytes may still be written.
     pub room_left: Option<u64>,
-    /// Whether the server is away, so that calls are answered from what is known here.
+    /// Whether the server is away, so that calls are answered from the local state.
     pub away: bool,
     /// Why the last attempt to send failed.
     pub trouble: Option<String>,
@@ -140,17 +148,17 @@ struct LocalState {
     overlay: Overlay,
     /// Edits that are not at the server, oldest first.
     queue: VecDeque<Arc<Record>>,
-    /// Number of changes in them.
+    /// Number of changes in the queued edits.
     changes: usize,
-    /// About how many bytes of data they bring.
+    /// About how many bytes of data the queued edits bring.
     bytes: u64,
     /// Number of the last edit that was made here.
     last: u64,
-    /// The last edit that is at the server.
+    /// Number of the last edit that is at the server.
     done: u64,
-    /// Edits up to this one are wanted at the server now.
+    /// Edits up to this number should be sent now.
     wanted: u64,
-    /// Edits up to this one may be at the server without our knowing.
+    /// Edits up to this number may be at the server without a confirmation so far.
     maybe_sent: u64,
     numbers: Vec<NumberRange>,
     placed: Vec<NameMapping>,
@@ -158,10 +166,10 @@ struct LocalState {
     trouble: Option<FsError>,
     /// Number of attempts to send that failed.
     troubles: u64,
-    /// Why something was given up, until an fsync has said so.
+    /// Why an edit was given up, until an fsync has reported it.
     given_up: Option<FsError>,
     gathering: gather::Gathering,
-    /// Nothing more will be sent: the order was found wrong, or this machine failed.
+    /// Why nothing more will be sent: the server broke the order, or this machine failed.
     ended: Option<FsError>,
     stopping: bool,
 }
@@ -184,37 +192,37 @@ pub struct Shared {
     changed: Condvar,
     fetching: Mutex<Fetching>,
     fetched: Condvar,
-    /// Whether the server does not answer.
+    /// Whether the server is considered away because it did not answer.
     away: AtomicBool,
     /// Whether numbers for new files are being fetched.
     numbering: AtomicBool,
     paths: RwLock<Vec<PathOf>>,
     hook: OnceLock<ConflictHook>,
     pending: gather::PendingData,
-    /// Number of this run, for use where there is no journal.
+    /// Random number of this run, used where there is no journal.
     stand_in: u128,
 }
 
-/// The path of a file as a mount knows it; empty where it does not.
+/// Returns the path of a file as a mount has it; empty if the mount does not have it.
 type PathOf = Box<dyn Fn(Handle) -> Vec<u8> + Send + Sync>;
 
 fn lenient(view: Arc<dyn View>) -> Arc<dyn View> {
     view.lenient().unwrap_or(view)
 }
 
-/// Whether an edit was made here.
+/// Whether an edit was made on the local state.
 enum LocalOutcome {
     Made,
-    /// The lease that the edit needs has been recalled meanwhile.
+    /// The lease that the edit needs was recalled meanwhile; the caller tries again.
     NotNow,
-    /// It concerns files that are not held exclusively: it must go straight to the server.
+    /// The edit concerns files that are not held exclusively, so it must go straight to the server.
     NotHere,
 }
 
-/// Called with every conflict. It must not call back.
+/// Called with every conflict. It must not call back into write-back.
 pub type ConflictHook = Box<dyn Fn(&ConflictReport) + Send + Sync>;
 
-/// A backend that answers from here and sends in the background.
+/// A backend that answers from the local state and sends edits in the background.
 pub struct WriteBack {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -305,12 +313,12 @@ impl WriteBack {
         Ok(Arc::new(WriteBack { shared, threads: Mutex::new(threads) }))
     }
 
-    /// The engine that it stands before.
+    /// The engine behind this write-back.
     pub(super) fn engine(&self) -> Arc<dyn Upstream> {
         self.shared.inner.clone()
     }
 
-    /// Gives it a way to learn what a mount calls files, for those whom conflicts are reported to.
+    /// Registers a function that finds the path under which a mount has a file, for conflict reports.
     pub(super) fn tell_paths(&self, paths: PathOf) {
         self.shared.paths.write().push(paths);
     }
@@ -349,15 +357,16 @@ impl WriteBack {
         let _ = self.shared.hook.set(hook);
     }
 
-    /// Waits until everything made so far is at the server, for at most `patience`. Whether it is.
+    /// Waits, for at most `patience`, until everything made so far is at the server. Returns whether it is.
     ///
     /// # Errors
-    /// [`FsError::Frozen`] or [`FsError::Local`]: it never will be; [`FsError::Interrupted`].
+    /// [`FsError::Frozen`] or [`FsError::Local`]: the edits can never be sent; [`FsError::Interrupted`].
     pub fn settle(&self, patience: Duration) -> Result<bool, FsError> {
         self.shared.settle(patience)
     }
 
-    /// A lease or the delegation is recalled: what rests on it is sent. The recall may be acknowledged when this returns.
+    /// Called when a lease or the delegation is recalled: sends the edits that rest on it. When this returns,
+    /// the recall may be acknowledged.
     pub(super) fn recalled(&self) {
         self.shared.recalled();
     }
@@ -368,7 +377,8 @@ impl WriteBack {
         self.shared.changed.notify_all();
         self.shared.fetched.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // One that waits for a server that is away ends with its request; what it sends is in the journal.
+            // A thread that waits for an absent server ends when its request does. What it sends is in the
+            // journal.
             let end = Instant::now() + Duration::from_secs(5);
             while !thread.is_finished() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(2));
@@ -379,7 +389,7 @@ impl WriteBack {
         }
     }
 
-    /// Saves every file that is not at the server yet to a folder: nothing can be sent any more.
+    /// Saves every file that is not at the server yet to a folder, for when nothing can be sent any more.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].

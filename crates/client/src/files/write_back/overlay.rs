@@ -1,11 +1,11 @@
-//! The changes of local edits, by what they change.
+//! The overlay: local changes that are not at the server yet, indexed by what they change.
 
 use super::record::Record;
 use holdfast_content::{Entry, Handle, Inode};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Something that was changed here, and the number of the last edit that did.
+/// A changed value, and the number of the last local edit that changed it.
 pub struct LocalChange<T> {
     pub value: T,
     pub record: u64,
@@ -15,7 +15,7 @@ pub struct LocalChange<T> {
 #[derive(Default)]
 pub struct LocalNames {
     pub entries: BTreeMap<Vec<u8>, LocalChange<Option<Entry>>>,
-    /// When a name was changed last.
+    /// Directory time set by the last change of a name.
     pub latest: Option<LocalChange<i64>>,
 }
 
@@ -27,7 +27,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Lays an edit over what there is.
+    /// Adds an edit on top of the others.
     pub fn lay(&mut self, record: &Record) {
         let number = record.number;
         for change in &record.inodes {
@@ -46,7 +46,8 @@ impl Overlay {
         self.inodes.is_empty() && self.names.is_empty()
     }
 
-    /// An edit is at the server: what no later one has changed is read from there.
+    /// Removes an edit that is at the server. What no later edit has changed is read from the base view
+    /// again.
     pub fn lift(&mut self, record: &Record) {
         let number = record.number;
         for change in &record.inodes {
@@ -65,7 +66,7 @@ impl Overlay {
         }
     }
 
-    /// Whether anything is changed in a directory, or the directory itself, by an edit after `record`.
+    /// Whether an edit after `record` has changed what a plan read.
     pub fn changed_since(&self, read: &ReadKey, record: u64) -> bool {
         match read {
             ReadKey::Inode(handle) => self.inodes.get(handle).is_some_and(|changed| changed.record > record),
@@ -81,7 +82,7 @@ impl Overlay {
     }
 }
 
-/// Something that a plan has looked at.
+/// Something that a plan has read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReadKey {
     Inode(Handle),

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Content of more bytes goes to the server while it is written.
+/// Content of more bytes than this goes to the server while it is written.
 pub(super) const SMALL_MAX: usize = 1 << 20;
 
-/// An inode as a journal keeps it: its canonical encoding with the addresses it numbers.
+/// An inode as the journal stores it: its canonical encoding, with the block addresses that it numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JournalInode(pub Arc<Inode>);
 
@@ -34,7 +34,7 @@ impl BorshDeserialize for JournalInode {
 pub struct InodeChange {
     /// The file whose inode changes.
     pub handle: Handle,
-    /// Path of the file, as known here.
+    /// Path of the file, as this mount has it.
     pub path: Vec<u8>,
     /// The inode before the change; `None` if there was none.
     pub seen: Option<JournalInode>,
@@ -47,13 +47,13 @@ pub struct InodeChange {
 pub struct EntryChange {
     /// The directory.
     pub directory: Handle,
-    /// Path of the file, as known here.
+    /// Path of the directory, as this mount has it.
     pub path: Vec<u8>,
     /// The name.
     pub name: Vec<u8>,
-    /// What the name stood for before.
+    /// The file that the name led to before the change.
     pub seen: Option<Entry>,
-    /// What the name stands for after the change.
+    /// The file that the name leads to after the change.
     pub new: Option<Entry>,
     /// The directory's new time of modification, nanoseconds since 1970.
     pub time_ns: i64,
@@ -64,18 +64,19 @@ pub struct EntryChange {
 pub struct Record {
     /// Number of the edit, counted from 1.
     pub number: u64,
-    /// When it was made, nanoseconds since the epoch.
+    /// Time of the edit, nanoseconds since 1970.
     pub at_ns: i64,
     /// Changes of inodes.
     pub inodes: Vec<InodeChange>,
     /// Changes of names.
     pub entries: Vec<EntryChange>,
-    /// Numbers of new files that were taken for it.
+    /// Numbers of new files that this edit used.
     pub taken: Vec<Handle>,
 }
 
 impl Record {
-    /// About how many bytes of data it brings: what was written of a large file is not known here.
+    /// About how many bytes of data the edit brings. For a large file it is not recorded how much of it was
+    /// written.
     pub fn bytes(&self) -> u64 {
         let bytes = self.inodes.iter().filter_map(|change| {
             let new = &change.new.as_ref()?.0;
@@ -85,20 +86,20 @@ impl Record {
         bytes.sum()
     }
 
-    /// Number of inodes and names that it changes.
+    /// Number of inodes and names that the edit changes.
     pub fn changes(&self) -> usize {
         self.inodes.len() + self.entries.len()
     }
 }
 
-/// What several edits in a row come to: what was there before the first, and what is there after the last.
+/// The combined effect of consecutive edits: the state before the first and the state after the last.
 #[derive(Clone, Debug, Default)]
 pub struct NetChange {
-    /// Number of the last edit in it.
+    /// Number of the last edit included.
     pub last: u64,
     /// Changes of inodes, by file.
     pub inodes: BTreeMap<Handle, InodeChange>,
-    /// Names by directory and name.
+    /// Changes of names, by directory and name.
     pub entries: BTreeMap<(Handle, Vec<u8>), EntryChange>,
 }
 
@@ -117,7 +118,7 @@ impl NetChange {
     fn add(&mut self, record: &Record) {
         self.last = record.number;
         for change in &record.inodes {
-            // A directory's time that was set after changes of its names stays.
+            // If a directory's time was set after changes of its names, the set time stays.
             if let Some(new) = &change.new {
                 let names = (change.handle, Vec::new())..;
                 let within = self

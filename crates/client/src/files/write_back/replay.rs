@@ -1,27 +1,31 @@
-//! Makes edits at the server that were made here before. What others did meanwhile is found, and nothing of theirs or
-//! ours is lost.
+//! Replays at the server the edits that were made here. Conflicts with other devices' changes are found, and
+//! neither side's work is lost.
 //!
-//! For everything that an edit changed, the journal says what was there when it was made (*seen*) and what it became
-//! (*new*). At the edit's place in the order there is something at *present*:
+//! For everything that an edit changed, the journal has the state before the edit (*seen*) and the state
+//! after it (*new*). At the edit's place in the order, the file system has a *present* state:
 //!
-//! - present = seen: it becomes new; present = new: it is so already;
-//! - content changed on both sides: ours stands, and theirs is kept as an overwritten version (`holdfast conflicts`),
-//!   as when two publish at the same time; attributes that only one side changed are those of that side;
-//! - a name that others have given to something else: theirs keeps it, and ours gets a name beside it;
-//! - a file that others removed and that was written here comes back, beside where it was;
-//! - a file that others wrote and that was removed here is kept as an overwritten version;
-//! - a directory removed here in which others have put something, or which they have moved, stays;
-//! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names, and one that
-//!   was removed here and moved by others has theirs;
-//! - a file for which no directory is left is not made, and the caller saves it.
+//! - present = seen: it becomes new. present = new: there is nothing to do.
+//! - Content changed on both sides: ours wins, and theirs is kept as a conflict copy (`holdfast conflicts`),
+//!   as when two devices publish at the same time. Attributes that only one side changed are taken from that
+//!   side.
+//! - A name that another device has given to another file: theirs keeps it, and our file gets a similar name
+//!   in the same directory.
+//! - A file that was removed elsewhere and written here: it comes back, near where it was.
+//! - A file that was written elsewhere and removed here: the version written elsewhere is kept as a conflict
+//!   copy.
+//! - A directory that was removed here, and that another device has moved or put something into: it stays.
+//! - A directory moved on both sides: it is where the other device has moved it. A file moved on both sides
+//!   has both names. A file removed here and moved elsewhere has the name from there.
+//! - A file for which no directory is left: it is not made, and the caller saves it to a folder.
 //!
-//! That is for edits that were never sent ([`ReplayKind::Unsent`]). Edits that *were* sent, and lost by a restore of
-//! the server ([`crate::engine`]), are older than whatever others have made since, so there it is the other way round
-//! ([`ReplayKind::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that
-//! they have changed since is removed, or loses its name.
+//! These rules are for edits that were never sent ([`ReplayKind::Unsent`]). Edits that *were* sent, and lost
+//! when the server was restored from a backup ([`crate::engine`]), are older than whatever other devices have
+//! changed since. So for them the rules are reversed ([`ReplayKind::Lost`]): content written by others wins,
+//! and ours is kept as a conflict copy; nothing that others have changed since is removed or loses its name.
 //!
-//! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal is sent, so that edits
-//! whose answer was lost are known again, also after a restart, whatever others did since.
+//! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal has been
+//! sent. So edits whose confirmation was lost are recognised as sent, even after a restart and whatever
+//! others did since.
 
 use super::journal::NameMapping;
 use super::record::{EntryChange, InodeChange, JournalInode, NetChange};
@@ -37,20 +41,20 @@ use holdfast_crypto::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most names tried beside a taken one.
+/// Most similar names tried for a name that is taken.
 const NAMES_TRIED: u32 = 1000;
 
-/// The attribute that says how far a journal is sent.
+/// Name of the attribute that notes how far a journal has been sent.
 const SENT: &[u8] = b"holdfast.sent";
-/// The attribute that says how far what a restore lost is sent again.
+/// Name of the attribute that notes how far edits lost by a restore have been resent.
 const SENT_AGAIN: &[u8] = b"holdfast.sent-again";
 
-/// Which edits are replayed, and so which side gives way where both have changed something.
+/// Which edits are replayed. This decides which side wins where both have changed the same thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayKind {
-    /// Changes that were never at the server: ours are the newer ones.
+    /// Edits that were never at the server: our changes are the newer ones.
     Unsent,
-    /// Changes that were, and were lost by a restore of it: others' are the newer ones.
+    /// Edits that were at the server and were lost by a restore: other devices' changes are the newer ones.
     Lost,
 }
 
@@ -61,9 +65,9 @@ pub struct Sender {
     pub device: DeviceId,
     /// The user that the device belongs to.
     pub user: UserId,
-    /// Number of the journal.
+    /// Random number of the journal.
     pub journal: u128,
-    /// What the device is called in names of conflicting files.
+    /// Name of the device in the names of conflicting files.
     pub name: String,
 }
 
@@ -72,40 +76,40 @@ pub struct Sender {
 pub struct Outcome {
     /// Conflicts to report to people.
     pub conflicts: Vec<ConflictReport>,
-    /// All names that differ from those here.
+    /// All files whose names at the server differ from those here.
     pub placed: Vec<NameMapping>,
-    /// Files for which no directory was found.
+    /// Files for which no directory was found; the caller saves them.
     pub unplaced: Vec<Handle>,
-    /// Whether an earlier attempt had made all of it already; its conflicts were reported then.
+    /// Whether an earlier attempt had already made the edits; its conflicts were reported then.
     pub was_made: bool,
 }
 
-/// Makes the net effect of some edits.
+/// The edit that makes the net effect of several local edits at the server.
 pub struct Replay {
     manner: ReplayKind,
     net: Arc<NetChange>,
     sender: Sender,
     placed: Vec<NameMapping>,
     at_ns: i64,
-    /// What the last run of the plan came to.
+    /// The outcome of the last run of the plan.
     pub outcome: Outcome,
-    /// Names that each file has won by it, less those that it has lost.
+    /// For each file, how many names this run has given it minus those it has taken away.
     names: BTreeMap<Handle, i64>,
-    /// Files of which a name was taken away here that others have taken away, too.
+    /// Files of which a name was removed here and is gone at the server, too.
     taken_twice: BTreeSet<Handle>,
-    /// Files that others have changed since: what was lost gives way to them.
+    /// Files that others have changed since; lost edits give way to them.
     newer: BTreeSet<Handle>,
 }
 
 type PresentInode = Option<Arc<Inode>>;
 
-/// A file that cannot have the name that it has here, and needs another.
+/// A file that cannot have the name that it has here, and needs another one.
 struct UnplacedFile {
     handle: Handle,
     kind: InodeKind,
     path: Vec<u8>,
     why: &'static str,
-    /// The name here, if it has one.
+    /// Directory and name here, if it has one.
     wanted: Option<(Handle, Vec<u8>)>,
 }
 
@@ -125,7 +129,8 @@ impl Replay {
         Overwrite { path: path.to_vec(), by: self.sender.device, at_ns: self.at_ns }
     }
 
-    /// Whether an earlier attempt has made these edits; if not, notes in the same operation that they are made.
+    /// Whether an earlier attempt has made these edits. If not, notes in the same operation that they are
+    /// made.
     fn is_made(&self, changes: &mut dyn Changes) -> Result<bool, FsError> {
         let mark = Handle::sent_mark(self.sender.user, self.sender.device);
         let inode = match changes.inode(mark) {
@@ -176,7 +181,7 @@ impl Replay {
             (None, None) if new.kind == InodeKind::Directory => changes.set_inode(handle, Inode::clone(new)),
             (None, None) => changes.set_inode(handle, Inode { links: 0, ..Inode::clone(new) }),
             (None, Some(_)) => Ok(()),
-            // Of a file that was only moved, the time of change is all that is new.
+            // If a file was only moved, nothing but its time of change is new.
             (Some(_), Some(present))
                 if same(present, new)
                     && present.modified_ns == new.modified_ns
@@ -185,7 +190,7 @@ impl Replay {
                 Ok(())
             }
             (Some(seen), Some(present)) if same(present, seen) => {
-                // The number of names is counted where names change.
+                // `give_name`, `take_name` and `count` account for the number of links.
                 changes.set_inode(handle, Inode { links: present.links, ..Inode::clone(new) })
             }
             (Some(seen), Some(present)) => {
@@ -214,7 +219,7 @@ impl Replay {
                     let mut inode = Inode::clone(new);
                     inode.links = 0;
                     changes.set_inode(handle, inode)?;
-                    // Programs save by putting a new file in the old one's place.
+                    // Programs often save by putting a new file in the old one's place.
                     let why = match is_file_at(changes, &change.path)? {
                         true => "it was replaced elsewhere by another file while it was changed here",
                         false => "it was removed elsewhere while it was changed here",
@@ -232,8 +237,8 @@ impl Replay {
         }
     }
 
-    /// Handles content that was lost and meets something newer: the newer stands, and the lost one becomes a conflict
-    /// copy.
+    /// Handles a lost edit of a file that others have changed since: their version stands, and the lost
+    /// content becomes a conflict copy.
     fn give_way(
         &mut self,
         changes: &mut dyn Changes,
@@ -267,14 +272,14 @@ impl Replay {
         Ok(())
     }
 
-    /// Whether others have changed something since it was what is to be replaced.
+    /// Whether others have changed a file since the lost edit: it is neither as before that nor as after it.
     fn is_newer(&self, change: &InodeChange, present: &PresentInode) -> bool {
         let Some(present) = present else { return false };
         let is = |kept: &Option<JournalInode>| kept.as_ref().is_some_and(|kept| same(present, &kept.0));
         self.manner == ReplayKind::Lost && !is(&change.seen) && !is(&change.new)
     }
 
-    /// Sets a name, and counts the names of the files concerned.
+    /// Sets or removes a name, and counts it for the files concerned.
     fn set_name(
         &mut self,
         changes: &mut dyn Changes,
@@ -291,13 +296,14 @@ impl Replay {
         changes.set_entry(place.0, place.1, entry, time_ns)
     }
 
-    /// Where a name of this machine is at the server.
+    /// Directory and name at the server of a file that has the name `wanted` here.
     fn place_of(&self, handle: Handle, wanted: &(Handle, Vec<u8>)) -> (Handle, Vec<u8>) {
         let placed = self.placed.iter().find(|placed| placed.handle == handle && placed.local == *wanted);
         placed.map_or_else(|| wanted.clone(), |placed| placed.at_server.clone())
     }
 
-    /// Directories that had a name which they lost here, and that are there no more: others have moved them.
+    /// Directories that lost a name here, and no longer have that name at the server either: others have
+    /// moved them.
     fn moved_elsewhere(&self, changes: &mut dyn Changes) -> Result<BTreeSet<Handle>, FsError> {
         let mut moved = BTreeSet::new();
         for change in self.net.entries.values() {
@@ -414,10 +420,12 @@ impl Replay {
         Ok(())
     }
 
-    /// Tells of a file that is left and was moved by others while it was moved or removed here. `links`: its names.
+    /// Reports a file that others moved while it was moved or removed here. `links`: the number of names it
+    /// has now.
     fn tell_of_move(&mut self, change: &InodeChange, present: &PresentInode, links: u32) {
         let (Some(seen), Some(present)) = (&change.seen, present) else { return };
-        // Others have removed a name. If the file has as many names as before nevertheless, they have moved it.
+        // Others have removed the name too. If the file still has as many names as before, they have moved
+        // it.
         if !self.taken_twice.contains(&change.handle) || present.links < seen.0.links {
             return;
         }
@@ -429,7 +437,7 @@ impl Replay {
         self.report_conflict(&change.path, what.into());
     }
 
-    /// After all names are made: what has none left goes, and what has others is told how many.
+    /// Runs after all names are made: sets each file's number of links, and removes files without names.
     fn count(
         &mut self,
         changes: &mut dyn Changes,
@@ -511,7 +519,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Finds a place for a file that has none: beside where it was, or above.
+    /// Gives a file without a name one in the nearest directory that is left on its old path.
     fn place_file(&mut self, changes: &mut dyn Changes, homeless: UnplacedFile) -> Result<(), FsError> {
         let UnplacedFile { handle, kind, path, why, wanted } = homeless;
         let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
@@ -553,7 +561,7 @@ impl Replay {
         Ok(())
     }
 
-    /// A free name that resembles one that is taken.
+    /// A free name that resembles a taken one.
     fn free_name(
         &self,
         changes: &mut dyn Changes,
@@ -631,7 +639,7 @@ fn is_file_at(changes: &mut dyn Changes, path: &[u8]) -> Result<bool, FsError> {
     Ok(at.kind == InodeKind::File)
 }
 
-/// Whether a directory is there and this device may change it.
+/// Whether a directory exists and this device may change it.
 fn is_open_to(changes: &mut dyn Changes, directory: Handle) -> Result<bool, FsError> {
     match changes.inode(directory) {
         Ok(inode) => Ok(inode.kind == InodeKind::Directory && changes.may_write(directory.principal)),
@@ -640,7 +648,8 @@ fn is_open_to(changes: &mut dyn Changes, directory: Handle) -> Result<bool, FsEr
     }
 }
 
-/// Whether two inodes are the same to programs. A directory's times and names change with every name in it.
+/// Whether two inodes look the same to programs. A directory's times and names are not compared, since they
+/// change with every name in it.
 fn same(a: &Inode, b: &Inode) -> bool {
     let shared =
         a.kind == b.kind && a.mode == b.mode && a.xattrs == b.xattrs && a.device_number == b.device_number;
@@ -650,7 +659,8 @@ fn same(a: &Inode, b: &Inode) -> bool {
     }
 }
 
-/// Merges both sides' changes of an inode: each field is of the side that changed it, and ours where both did.
+/// Merges both sides' changes of an inode: each field is taken from the side that changed it, and from ours
+/// if both did.
 fn merged(seen: &Inode, new: &Inode, present: &Inode) -> Inode {
     let mut inode = present.clone();
     if new.mode != seen.mode {
@@ -687,7 +697,7 @@ fn conflict_name(name: &[u8], whose: &str, at_ns: i64, attempt: u32) -> Vec<u8> 
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
     let room = NAME_BYTES_MAX - mark.len() - extension.len();
     let mut end = stem.len().min(room);
-    // Does not cut a name in the middle of a character.
+    // Does not cut a name in the middle of a UTF-8 character.
     while end > 0 && end < stem.len() && stem[end] & 0xc0 == 0x80 {
         end -= 1;
     }

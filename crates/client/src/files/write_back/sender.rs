@@ -1,4 +1,4 @@
-//! Sends edits to the server: many at once, in sequence, and each exactly once.
+//! Sends edits to the server: in their order, many in one operation, and each exactly once.
 
 use super::journal::NumberRange;
 use super::record::{NetChange, Record};
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::trace_span;
 
-/// Most things changed by one operation.
+/// Most changes in one operation.
 const BATCH_CHANGES: usize = 1000;
-/// Attempts on data that does not verify before the edits that need it are given up.
+/// After so many attempts on data that does not verify, the edits that need it are given up.
 const INTEGRITY_ATTEMPTS: u32 = 5;
 /// How often the sender checks whether the server is back.
 const AWAY_PAUSE: Duration = Duration::from_millis(200);
@@ -63,16 +63,16 @@ enum SendOutcome {
     Ended(FsError),
 }
 
-/// The sender's thread: sends batches until the engine stops.
+/// Body of the sender's thread: sends batches until write-back stops.
 pub fn run(shared: &Arc<Shared>) {
     let mut pauses = Pauses::new(Duration::from_millis(100), PAUSE_MAX);
-    // After a batch that is refused, edits are sent one by one until the one to blame is found.
+    // After a batch is refused, its edits are sent one by one, to find the one that cannot be made.
     let mut one_by_one_until = 0;
     let mut integrity_failures = 0;
     let mut earlier = None;
     while let Some(batch) = next_batch(shared, one_by_one_until) {
         if shared.is_server_away() {
-            // Edits that are made meanwhile are sent together with it, and many of them cancel out.
+            // Edits made meanwhile are sent together with this batch, and many of them cancel out.
             shared.set_server_away(true);
             sleep(shared, AWAY_PAUSE);
             continue;
@@ -84,7 +84,7 @@ pub fn run(shared: &Arc<Shared>) {
                 pauses.reset();
                 shared.set_server_away(false);
             }
-            // The server may come to its senses; if not, other edits must not wait for ever.
+            // The server may yet deliver good data; if it does not, the other edits must not wait for ever.
             SendOutcome::Later(FsError::Integrity(_))
                 if batch.len() > 1 && integrity_failures >= INTEGRITY_ATTEMPTS =>
             {
@@ -124,7 +124,7 @@ fn sleep(shared: &Shared, pause: Duration) {
     }
 }
 
-/// Waits for edits, and for more to come along. `None` at the end.
+/// Waits for edits, and a while longer for more to go along. `None` when write-back stops.
 fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>> {
     let mut local = shared.local.lock();
     let mut first_seen: Option<(u64, Instant)> = None;
@@ -136,7 +136,7 @@ fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>
             shared.changed.wait(&mut local);
             continue;
         };
-        // A batch that may be at the server already is sent again as it was.
+        // A batch that may already be at the server is sent again unchanged.
         if local.maybe_sent >= front.number {
             let end = local.maybe_sent;
             return Some(local.queue.iter().take_while(|record| record.number <= end).cloned().collect());
@@ -167,7 +167,7 @@ fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>
     }
 }
 
-/// Makes a batch at the server. `earlier`: what an attempt came to whose answer did not come.
+/// Makes a batch at the server. `earlier`: the outcome of an earlier attempt for which no confirmation came.
 fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, Outcome)>) -> SendOutcome {
     let net = Arc::new(NetChange::of(batch.iter().map(Arc::as_ref)));
     let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
@@ -179,7 +179,8 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     let placed = shared.local.lock().placed.clone();
     let journal = match shared.journal.sending(last) {
         Ok(()) => shared.journal.id(),
-        // It is all here as well; but what the journal says after a restart is not to be taken for what was sent.
+        // A gathering mount can do without the journal. It sends under another number, so that after a
+        // restart the journal's note at the server does not count for this batch.
         Err(error) if shared.options.gathers => {
             shared.journal_failed(&error);
             shared.stand_in
@@ -198,7 +199,7 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         Ok(view) => view,
         Err(error) => {
             let sent = judge(error);
-            // A definite refusal: it was not made, and may be cut otherwise.
+            // The server definitely refused: the batch was not made, and may be split differently.
             if matches!(sent, SendOutcome::Never(_)) {
                 shared.local.lock().maybe_sent = 0;
             }
@@ -236,7 +237,7 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     SendOutcome::Sent
 }
 
-/// Outcome of a planned attempt, in case it turns out to have been ordered.
+/// Stores the outcome of a planned attempt, in case it turns out to have been ordered.
 fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Replay>) {
     let outcome = std::mem::take(&mut replay.lock().outcome);
     if !outcome.was_made {
@@ -244,7 +245,7 @@ fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Repl
     }
 }
 
-/// Removes edits from the queue that are at the server, or were given up.
+/// Removes edits from the queue that are at the server or were given up.
 fn finish(local: &mut super::LocalState, batch: &[Arc<Record>], view: Option<Arc<dyn View>>) {
     if let Some(view) = view
         && view.position() > local.base.position()
@@ -264,7 +265,7 @@ fn finish(local: &mut super::LocalState, batch: &[Arc<Record>], view: Option<Arc
     local.position += 1;
 }
 
-/// What an error means for the edits that were to be sent.
+/// Decides from an error what happens to the edits that were to be sent.
 fn judge(error: FsError) -> SendOutcome {
     match error {
         FsError::Frozen(_) | FsError::Local { .. } => SendOutcome::Ended(error),
@@ -278,11 +279,11 @@ fn judge(error: FsError) -> SendOutcome {
     }
 }
 
-/// An edit that the server will never take: its files are saved, and it is passed over.
+/// Gives up edits that the server will never accept: saves their files and removes them from the queue.
 fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     let reason = format!("the server does not take them: {error}");
     if let Err(failed) = salvage(shared, batch, &reason, &|_| true) {
-        // The edits must not be dropped before they are safe elsewhere.
+        // The edits must stay until their files are saved.
         shared.note_trouble(failed);
         sleep(shared, PAUSE_MAX);
         return;
@@ -308,8 +309,9 @@ fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     shared.changed.notify_all();
 }
 
-/// Stores the data that new inodes refer to and that is only here, referred-to before referring, file by file: what a
-/// file was before tells what of it need not travel. Keep the guards until the operation is made.
+/// Uploads the data that new inodes refer to and that is only here: file by file, and referred-to blocks
+/// before referring ones. With each file goes its previous content, from which the upload finds out what need
+/// not be sent. The caller holds the guards until the operation is made.
 fn upload(shared: &Shared, net: &NetChange) -> Result<Vec<Guard>, FsError> {
     let mut seen: HashSet<Digest> = HashSet::new();
     let mut guards = Vec::new();

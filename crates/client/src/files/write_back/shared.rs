@@ -23,24 +23,25 @@ impl Shared {
     pub(super) fn view(self: &Arc<Self>) -> Arc<dyn View> {
         let local = self.local.lock();
         match self.options.gathers && local.overlay.is_empty() {
-            // Changes of others may come at any time, so all of an answer must be of one view.
+            // Other devices may change something at any time, so all of an answer must come from one view.
             true => Arc::new(Self::fixed(&local)),
             false => Arc::new(LiveView { shared: self.clone(), position: local.position }),
         }
     }
 
-    /// While the server may be away each view is taken as it is known here: when it was fetched it had everything that was
-    /// acknowledged anywhere by then, and nobody is asked for it again.
+    /// Under `--write-back`, the server may be away, so a view is read leniently: as it was when it was
+    /// fetched. At that time it had everything acknowledged anywhere, and it is not checked with the server
+    /// again.
     pub(super) fn as_known(&self, view: Arc<dyn View>) -> Arc<dyn View> {
         if self.options.gathers { view } else { super::lenient(view) }
     }
 
-    /// Whatever a fetched view is read for, as it is used here.
+    /// What a view is fetched for: write-back may read anything in it later.
     fn reads(&self) -> ReadSet {
         if self.options.gathers { ReadSet::default() } else { ReadSet::everything() }
     }
 
-    /// Takes a view that was verified; views never go back.
+    /// Takes over a verified view if it is newer than the present one.
     pub(super) fn accept(&self, view: Arc<dyn View>) {
         let mut local = self.local.lock();
         if view.position() > local.base.position() {
@@ -49,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// A path for people and for conflicts; empty if no mount knows it.
+    /// Path of a file for messages and conflict reports; empty if no mount has it.
     pub(super) fn path(&self, handle: Handle) -> Vec<u8> {
         let known = self.paths.read().iter().map(|path| path(handle)).find(|path| !path.is_empty());
         known.unwrap_or_default()
@@ -59,7 +60,7 @@ impl Shared {
         String::from_utf8_lossy(&self.path(handle)).into_owned()
     }
 
-    /// A source of blocks in the journal and at the server.
+    /// A source of blocks that reads held blocks, the journal and the server.
     pub(super) fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
         Arc::new(LayeredSource {
             held: self.pending.held.clone(),
@@ -71,19 +72,19 @@ impl Shared {
     /// The sink that puts new blocks into the journal.
     pub(super) fn sink(&self) -> JournalSink {
         let writing = self.journal.writing();
-        // Half of what is reserved stays for edits that bring no blocks.
+        // Half of the reserve stays for edits that bring no blocks.
         let bytes_max = self.room_left().map(|_| self.options.bytes_max + self.reserve() / 2);
         let key = self.source().digest_key();
         JournalSink { journal: self.journal.clone(), key, bytes_max, failed: None, writing }
     }
 
-    /// Makes an edit here, whether or not the server answers.
+    /// Makes an edit on the local state, whether or not the server answers.
     pub(super) fn modify(self: &Arc<Self>, edit: &Mutex<dyn Edit>) -> Result<(), FsError> {
         self.wait_for_room()?;
         self.modify_here(edit).map(drop)
     }
 
-    /// Makes an edit on the local state.
+    /// Makes an edit on the local state, unless it must go to the server.
     pub(super) fn modify_here(self: &Arc<Self>, edit: &Mutex<dyn Edit>) -> Result<LocalOutcome, FsError> {
         loop {
             let (started, done, begun) = {
@@ -100,7 +101,7 @@ impl Shared {
                 return Err(error);
             }
             if planning.is_empty() {
-                // It may have taken a number all the same: for a file without a name.
+                // The edit may still have taken a number: for a file without a name.
                 self.local.lock().gathering.note_made(planning.taken());
                 edit.lock().ordered();
                 return Ok(LocalOutcome::Made);
@@ -114,7 +115,8 @@ impl Shared {
                     self.return_numbers(planning.taken());
                     return Ok(made);
                 }
-                // What was sent meanwhile may no longer be told apart from what was there before.
+                // If edits were sent meanwhile, the plan may rest on a state that cannot be compared any
+                // more, so it is made again.
                 if local.done == done && !planning.is_outdated(&local.overlay, started) {
                     let mut made = planning.into_record(&|handle| self.path(handle));
                     made.number = local.last + 1;
@@ -150,9 +152,9 @@ impl Shared {
         }
     }
 
-    /// Holds up whoever writes faster than can be sent, once the journal is full. Programs that write, or make something, are
-    /// refused earlier ([`Shared::room_left`]); what is left then is for those that remove and shorten, and for what was
-    /// written already.
+    /// Delays callers that write faster than edits can be sent, once the journal is full. While the server is
+    /// away, edits that write or make something are refused earlier ([`Shared::room_left`]); the room that is
+    /// left then serves edits that remove or shorten files, and data written before.
     pub(super) fn wait_for_room(self: &Arc<Self>) -> Result<(), FsError> {
         let mut local = self.local.lock();
         let bytes_max = self.options.bytes_max + self.reserve();
@@ -163,7 +165,8 @@ impl Shared {
             if self.is_server_away() {
                 return Err(FsError::NoSpace);
             }
-            // All is sent. What still takes room is needed by open files, or by this very edit, and goes after it.
+            // Everything is sent. The journal's remaining data belongs to open files or to this very edit,
+            // which is sent after it.
             if local.queue.is_empty() {
                 return Ok(());
             }
@@ -172,7 +175,8 @@ impl Shared {
             let soon = Instant::now() + ROOM_LOOK;
             match interrupt::wait(&self.changed, &mut local, Some(soon)) {
                 Woken::Interrupted => return Err(FsError::Interrupted),
-                // Whether it is slow or away: what is being sent tells only when its time is up, a look tells soon.
+                // The server may be slow or away. The running request tells only at its timeout; a fetch
+                // tells sooner.
                 Woken::Late if !self.options.gathers => {
                     drop(local);
                     self.fetch()?;
@@ -184,12 +188,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes of the journal that are kept for edits that make nothing.
+    /// Bytes of the journal reserved for edits that make nothing.
     fn reserve(&self) -> u64 {
         (self.options.bytes_max / 16).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
-    /// Number of bytes that may still be written; `None`: as much as can be sent.
+    /// Number of bytes that may still be written while the server is away; `None`: no limit, since edits can
+    /// be sent.
     pub(super) fn room_left(&self) -> Option<u64> {
         if self.options.gathers || !self.is_server_away() {
             return None;
@@ -202,7 +207,7 @@ impl Shared {
         self.away.load(SeqCst) || !self.inner.is_reachable()
     }
 
-    /// A number for a new file.
+    /// Takes the number of a new file, from those reserved at the server.
     pub(super) fn take_number(self: &Arc<Self>, principal: PrincipalId) -> Result<Handle, FsError> {
         for attempt in 0.. {
             let left = {
@@ -240,8 +245,8 @@ impl Shared {
         Err(FsError::NoSpace)
     }
 
-    /// Fetches numbers for whatever this device may write, so that files can be made wherever it is when the server
-    /// goes away.
+    /// Fetches numbers for the users and groups whose files this device may write (at most `AHEAD_MAX`), so
+    /// that files of any of them can be made while the server is away.
     pub(super) fn fetch_numbers_ahead(self: &Arc<Self>) {
         let view = self.inner.latest();
         let mine = view.principals().into_iter().filter(|principal| view.may_write(*principal));
@@ -281,7 +286,7 @@ impl Shared {
         }
     }
 
-    /// A fresh view, if one is to be had soon; otherwise what is known.
+    /// A fresh view if the server answers soon; otherwise the newest local one.
     pub(super) fn fetch(self: &Arc<Self>) -> Result<Arc<dyn View>, FsError> {
         if let Some(ended) = &self.local.lock().ended {
             return Err(ended.clone());
@@ -289,7 +294,7 @@ impl Shared {
         if !self.is_server_away() {
             let end = Instant::now() + FRESH_PATIENCE;
             let mut fetching = self.fetching.lock();
-            // A fetch that is under way began before this call did, so it is not new enough.
+            // A fetch that already runs began before this call, so its view may be too old.
             let mine = fetching.started + 1;
             fetching.asked = fetching.asked.max(mine);
             self.fetched.notify_all();
@@ -321,7 +326,8 @@ impl Shared {
         }
     }
 
-    /// Fetches views for callers, and while the server is away to find out when it is back.
+    /// Body of the fetching thread: fetches views for callers, and probes an absent server to notice when it
+    /// is back.
     pub(super) fn fetch_for_callers(self: &Arc<Self>) {
         loop {
             {

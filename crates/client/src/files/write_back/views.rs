@@ -1,4 +1,4 @@
-//! Views, block sources and sinks through which files read and write what is in the journal.
+//! Views, block sources and sinks for reading and writing data that is in the journal.
 
 use super::journal::{Journal, WriteGuard};
 use crate::backend::{Guard, Upload};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A view in the form that the backend interface wants.
+/// A view as the backend interface needs it: with a position of write-back's own.
 pub(super) struct FixedView {
     pub(super) view: Arc<dyn View>,
     pub(super) position: u64,
@@ -49,8 +49,8 @@ impl View for FixedView {
     }
 }
 
-/// Blocks of sinks that do not know yet where they go: whoever writes a file reads back what he has made of it. Each with
-/// how many sinks hold it.
+/// Blocks in memory, of sinks that have not decided yet whether they go to the server or the journal; held so
+/// that the writer of a file can read its data back. Each with the number of sinks that hold it.
 #[derive(Default)]
 pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
 
@@ -69,13 +69,14 @@ impl HeldBlocks {
         }
     }
 
-    /// One of these blocks, if it is still held.
+    /// A block, if some sink still holds it.
     pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
         self.0.lock().get(address).map(|(block, _)| block.clone())
     }
 }
 
-/// A source of blocks that are still held in memory, those of the journal, and those of the engine.
+/// Reads blocks from memory if they are held there, from the journal if they are in it, and otherwise from
+/// the engine.
 pub(super) struct LayeredSource {
     pub(super) held: Arc<HeldBlocks>,
     pub(super) journal: Arc<Journal>,
@@ -106,7 +107,7 @@ impl BlockSource for LayeredSource {
 pub(super) struct JournalSink {
     pub(super) journal: Arc<Journal>,
     pub(super) key: DigestKey,
-    /// Bound of the journal in bytes, while nothing can be sent.
+    /// Bound of the journal's size in bytes, while the server is away.
     pub(super) bytes_max: Option<u64>,
     pub(super) failed: Option<FsError>,
     pub(super) writing: WriteGuard,

@@ -10,25 +10,25 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// What a check of the cache found.
+/// The result of a check of the cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// Blocks that are what their address says.
+    /// Number of blocks that match their address.
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
-    /// Blocks that are not, and were dropped.
+    /// Number of blocks that do not, and were dropped.
     pub bad: u64,
-    /// Bytes that were no record at all, and were dropped.
+    /// Bytes that were not a valid record, and were dropped.
     pub bytes_torn: u64,
 }
 
 impl DiskCache {
-    /// Verifies every block, under the key of the file system's digests, and drops those that fail. `progress` is told
-    /// of bytes read.
+    /// Verifies every block with the file system's digest key, and drops those that fail. `progress` gets
+    /// numbers of bytes read.
     ///
     /// # Errors
-    /// I/O errors; [`io::ErrorKind::ResourceBusy`] if somebody makes room just now.
+    /// I/O errors; [`io::ErrorKind::ResourceBusy`] if another process makes room at the moment.
     pub fn check(&mut self, key: &DigestKey, progress: &mut dyn FnMut(u64)) -> io::Result<CheckReport> {
         let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "another process makes room in the cache");
         let _lock = self.lock()?.ok_or_else(busy)?;
@@ -36,7 +36,7 @@ impl DiskCache {
         let mut checked = CheckReport::default();
         let names: Vec<(SegmentName, u32)> = self.by_name.iter().map(|(name, slot)| (*name, *slot)).collect();
         for (name, slot) in names {
-            // Gone meanwhile: its owner may unpin it at any time.
+            // The segment is gone: its pin may be removed at any time.
             let Ok(file) = open_plainly(&self.path(name)) else { continue };
             let length = file.metadata()?.len();
             let (mut at, mut good, mut bad) = (0, Vec::new(), 0);
@@ -62,7 +62,7 @@ impl DiskCache {
                 at = end;
             }
             progress(length - at.min(length));
-            // A record that is being written is whole a moment later.
+            // A record that is still being written will be whole a moment later.
             let torn = if self.is_free(slot) { length - at.min(length) } else { 0 };
             checked.bad += bad;
             checked.bytes_torn += torn;
@@ -74,7 +74,7 @@ impl DiskCache {
         Ok(checked)
     }
 
-    /// Puts a file with only these records in a segment's place.
+    /// Replaces a segment by a file with only these records.
     fn replace(&self, name: SegmentName, old: &File, good: &[std::ops::Range<u64>]) -> io::Result<()> {
         let temporary = self.directory.join(format!("{TEMPORARY}{}-{name}", std::process::id()));
         let mut options = OpenOptions::new();

@@ -1,21 +1,23 @@
 //! The persistent block cache of one file system or release, shared by all processes of a user.
 //!
-//! Nothing here is trusted: every block read from a segment is verified against the reference it is wanted for,
-//! exactly like a block from the server, and what fails is forgotten and fetched again. So the files need no
-//! fsync, no recovery and no order; damage to them, whoever did it, costs time, never correctness.
+//! Nothing here is trusted: every block read from a segment is verified against the reference it is wanted
+//! for, exactly like a block from the server; a block that fails is dropped and fetched again. So the files
+//! need no fsync, no recovery and no particular order. Damage to them, whatever the cause, costs time, but
+//! never correctness.
 //!
-//! *Sharing.* A folder holds segments ([`record`]), which only grow. Each has at most one writer, which holds its lock
-//! (`flock`); everybody reads all of them. A process learns what others did by looking at the folder's time of change
-//! and at the lengths of segments that are not full, whenever it misses something. A segment that a dead process left
-//! is gone on with by the next writer, after what it wrote last by half was cut off. A segment may be removed or
-//! replaced at any time by anybody: whoever is reading keeps its file, and whoever wrote to it begins another.
+//! *Sharing.* A directory holds segments ([`record`]), which only grow. Each has at most one writer, which
+//! holds its lock (`flock`); every process reads all of them. After a miss, a process finds out what others
+//! have added, by the directory's time of change and the lengths of segments that are not full. A segment
+//! left by a dead process is continued by the next writer, which first cuts off a half-written record. Any
+//! process may remove or replace a segment at any time: a process that is reading it still has the file, and
+//! its writer begins another one.
 //!
-//! *Room.* Beyond the bound the oldest segment goes. Blocks in it that somebody used since they were put here are
-//! copied to the end first, at most three quarters of a segment (so this is CLOCK, a segment at a time). Uses are told
-//! to all by notes in segments.
+//! *Room.* When the bound is exceeded, the oldest segment is removed. Its blocks that were used since they
+//! were added are first copied to the end, at most three quarters of a segment (so this is CLOCK, applied to
+//! segments). Notes in segments inform all processes of uses.
 //!
-//! *Memory*: about 40 to 70 bytes a cached block, at most one block for each [`BYTES_PER_ENTRY`] bytes of the bound;
-//! open files: at most [`SEGMENTS_MAX`].
+//! *Memory*: about 40 to 70 bytes for each cached block, and at most one block for each [`BYTES_PER_ENTRY`]
+//! bytes of the bound. Open files: at most [`SEGMENTS_MAX`].
 
 mod check;
 mod names;
@@ -42,30 +44,30 @@ use std::time::{Duration, Instant, SystemTime};
 
 type Key = [u8; 16];
 
-/// The bound on bytes unless another is chosen: 4 GiB.
+/// Default bound in bytes: 4 GiB.
 pub const BYTES_MAX_DEFAULT: u64 = 4 << 30;
-/// File with the bound on bytes that was chosen for a folder, in decimal.
+/// Name of the file with the bound in bytes chosen for a directory, in decimal.
 const SIZE_FILE: &str = "size";
 /// Name of the file that is locked while segments are removed or replaced.
 const LOCK_FILE: &str = "lock";
 /// Prefix of the name of a file that is still being written.
 const TEMPORARY: &str = "tmp-";
-/// Segments of one folder; more are not looked at.
+/// Most segments of one directory; more are ignored.
 const SEGMENTS_MAX: usize = 512;
-/// Bytes of the bound for each block that is remembered at most.
+/// The index has at most one block for each so many bytes of the bound.
 const BYTES_PER_ENTRY: u64 = 1024;
-/// Number of uses that are noted for other processes at once.
+/// Uses are written to a note when there are this many.
 const NOTES_AT_ONCE: usize = 512;
-/// How often the making of a segment is tried that other processes make at the same time.
+/// How often a process tries to create a segment while others do the same.
 const ATTEMPTS: u32 = 64;
-/// A segment is summed up when so many more bytes of it are known than its summary covers.
+/// A segment's summary is rewritten when it covers this many bytes less than are known of the segment.
 const SUMMARY_STEP: u64 = 1 << 20;
-/// One part in so many of the disk stays free of the cache, but no more than [`FREE_MAX`] bytes.
+/// One part in [`FREE_SHARE`] of the disk stays free, but no more than [`FREE_MAX`] bytes.
 const FREE_SHARE: u64 = 20;
 const FREE_MAX: u64 = 1 << 30;
-/// How long nothing is added after the disk was full of other things.
+/// How long nothing is added after the disk was found full of other data.
 const FULL_PAUSE: Duration = Duration::from_secs(10);
-/// A change of the folder within this time may be followed by another at what its clock calls the same moment.
+/// If the directory's time of change is this recent, another change may get the same time.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy)]
@@ -73,18 +75,18 @@ struct RecordLocation {
     slot: u32,
     offset: u32,
     length: u32,
-    /// Whether it was read since it was put here.
+    /// Whether the block was read since it was added.
     used: bool,
 }
 
 struct Segment {
     name: SegmentName,
     file: Arc<File>,
-    /// Tells a file from another that came in its place.
+    /// Distinguishes the file from another one that replaced it.
     inode: u64,
-    /// Offset up to which its records are known.
+    /// Offset up to which its records are in the index.
     scanned: u64,
-    /// Its length in bytes when it was looked at last.
+    /// Its length in bytes when it was last checked.
     length: u64,
 }
 
@@ -95,30 +97,31 @@ pub struct DiskCache {
     segments: HashMap<u32, Segment>,
     by_name: BTreeMap<SegmentName, u32>,
     next_slot: u32,
-    /// The segment that this process writes to, whose file holds its lock.
+    /// The segment that this process writes to; its file holds the lock.
     own: Option<u32>,
-    /// The folder's time of change when it was last listed.
+    /// The directory's time of change when it was last listed.
     listed_at: Option<(i64, i64)>,
     bytes_max: u64,
-    /// Bound in bytes for directories in which none was chosen.
+    /// Bound in bytes for a directory for which none was chosen.
     bytes_max_given: u64,
-    /// Uses that are not noted for other processes yet.
+    /// Uses for which no note was written yet.
     notes: Vec<Key>,
-    /// Buffer in which records are made.
+    /// Buffer for encoding records.
     record: Vec<u8>,
-    /// Until then nothing is added: the disk is full of other things.
+    /// Nothing is added until this time, because the disk is full of other data.
     full_until: Option<Instant>,
 }
 
 impl DiskCache {
-    /// Opens (or makes) a cache under `directory`, of at most `bytes_max` bytes unless another bound was chosen for
-    /// it ([`DiskCache::choose_size`]). With 0, what is there is used, nothing is added and nothing has to go.
+    /// Opens (or creates) the cache in `directory`. It takes at most `bytes_max` bytes, unless another bound
+    /// was chosen for the directory ([`DiskCache::choose_size`]). With 0, the present blocks are used, but
+    /// none is added or removed.
     ///
     /// # Errors
-    /// I/O errors of the folder itself; damaged segments are used as far as they are whole.
+    /// I/O errors of the directory itself; damaged segments are used as far as they are whole.
     pub fn open(directory: &Path, bytes_max: u64) -> io::Result<DiskCache> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        // Names of blocks tell what they hold to whoever has that too.
+        // Whoever has a block can find from its address here that this user has it, too.
         fs::set_permissions(directory, Permissions::from_mode(0o700))?;
         let mut cache = DiskCache {
             directory: directory.to_owned(),
@@ -139,7 +142,7 @@ impl DiskCache {
         Ok(cache)
     }
 
-    /// Chooses the bound on bytes of a folder, for all who use it now or later.
+    /// Sets the bound in bytes of a directory, for all processes that use it now or later.
     ///
     /// # Errors
     /// I/O errors.
@@ -150,7 +153,7 @@ impl DiskCache {
         fs::rename(&temporary, directory.join(SIZE_FILE))
     }
 
-    /// The bound on bytes that was chosen for a folder.
+    /// The bound in bytes that was chosen for a directory, if one was.
     pub fn chosen_size(directory: &Path) -> Option<u64> {
         let text = read_short(&directory.join(SIZE_FILE))?;
         text.trim().parse().ok()
@@ -161,17 +164,17 @@ impl DiskCache {
         &self.directory
     }
 
-    /// Whether a block is (probably) here.
+    /// Whether a block is (probably) in the cache.
     pub fn contains(&self, address: &Digest) -> bool {
         self.index.contains_key(&key_of(address))
     }
 
-    /// Bytes of all segments, as far as is known.
+    /// Bytes of all segments when they were last checked.
     pub fn bytes(&self) -> u64 {
         self.segments.values().map(|segment| segment.length).sum()
     }
 
-    /// Bytes of what is pinned.
+    /// Bytes of segments of pins.
     pub fn bytes_pinned(&self) -> u64 {
         let pinned = self.segments.values().filter(|segment| segment.name.pin.is_some());
         pinned.map(|segment| segment.length).sum()
@@ -192,7 +195,7 @@ impl DiskCache {
         self.index.is_empty()
     }
 
-    /// What must be read to get the block, so that the reading can happen without holding any lock. Counts as a use.
+    /// The place from which to read a block, so that it can be read without holding a lock. Counts as a use.
     pub fn locate(&mut self, address: &Digest) -> Option<Located> {
         let key = key_of(address);
         if !self.index.contains_key(&key) {
@@ -208,7 +211,7 @@ impl DiskCache {
         })
     }
 
-    /// Takes note that a block was used, here or in memory.
+    /// Notes that a block was used, here or in memory.
     pub fn used(&mut self, address: &Digest) {
         let key = key_of(address);
         let Some(place) = self.index.get_mut(&key).filter(|place| !place.used) else { return };
@@ -219,15 +222,15 @@ impl DiskCache {
         }
     }
 
-    /// Forgets a block, because its bytes turned out to be bad.
+    /// Drops a block, because its bytes turned out to be bad.
     pub fn forget(&mut self, address: &Digest) {
         self.index.remove(&key_of(address));
     }
 
-    /// Appends a block unless it is here.
+    /// Appends a block unless it is in the cache.
     ///
     /// # Errors
-    /// I/O errors; the caller goes on without.
+    /// I/O errors; the caller goes on without caching the block.
     pub fn insert(&mut self, address: Digest, block: &StoredBlock) -> io::Result<()> {
         if self.contains(&address) || self.bytes_max == 0 {
             return Ok(());
@@ -246,7 +249,7 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Takes note of what other processes did meanwhile.
+    /// Finds out what other processes have changed.
     pub fn follow(&mut self) {
         if self.is_changed() {
             let _ = self.list();
@@ -261,7 +264,7 @@ impl DiskCache {
         }
     }
 
-    /// Removes everything, or everything that is not pinned, also from under those who use it.
+    /// Removes everything, or everything that is not pinned, even if it is in use.
     ///
     /// # Errors
     /// I/O errors.
@@ -294,7 +297,8 @@ impl DiskCache {
         is_bound && (is_full || self.lacking() > 0)
     }
 
-    /// Whether the disk has room for more than what is to stay free; if not, some is made first.
+    /// Whether the disk has more free space than must stay free; if not, space is first made by removing
+    /// segments.
     fn may_grow(&mut self) -> bool {
         if self.full_until.is_some_and(|until| Instant::now() < until) {
             return false;
@@ -310,14 +314,15 @@ impl DiskCache {
         true
     }
 
-    /// Bytes that the disk lacks of what is to stay free for everything else.
+    /// Number of bytes by which the disk's free space is less than what must stay free.
     fn lacking(&self) -> u64 {
         let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return 0 };
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
         (bytes(disk.f_blocks) / FREE_SHARE).min(FREE_MAX).saturating_sub(bytes(disk.f_bavail))
     }
 
-    /// Gives `wanted` bytes and what is to stay free back to the disk, which is full for somebody. Whether any were.
+    /// Frees `wanted` bytes, and the space that must stay free, on a disk that is full. Returns whether any
+    /// were freed.
     pub fn make_room(&mut self, wanted: u64) -> bool {
         let before = self.bytes();
         let wanted = wanted.saturating_add(self.lacking());
@@ -350,7 +355,7 @@ impl DiskCache {
         self.listed_at != Some((metadata.mtime(), metadata.mtime_nsec()))
     }
 
-    /// Looks at which segments there are, drops what is gone and reads what is new.
+    /// Lists the segments, drops those that are gone and reads new ones.
     fn list(&mut self) -> io::Result<()> {
         let metadata = fs::metadata(&self.directory)?;
         let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -362,7 +367,8 @@ impl DiskCache {
                 found.insert(name, entry.ino());
             }
         }
-        // A process that is to keep nothing does so, whatever size was chosen for the directory.
+        // A process that was started with a bound of 0 adds nothing, whatever bound was chosen for the
+        // directory.
         if self.bytes_max_given > 0 {
             self.bytes_max = Self::chosen_size(&self.directory).unwrap_or(self.bytes_max_given);
         }
@@ -370,7 +376,7 @@ impl DiskCache {
         let gone: HashSet<u32> =
             self.segments.iter().filter(|(_, segment)| is_gone(segment)).map(|(slot, _)| *slot).collect();
         self.drop_slots(&gone);
-        // The newest first where there are too many: pins, then plain segments from the end.
+        // If there are too many, the newest are taken: pins, and then plain segments from the end.
         let new = found.keys().rev().filter(|name| !self.by_name.contains_key(name));
         let room = SEGMENTS_MAX.saturating_sub(self.segments.len());
         let mut new: Vec<SegmentName> = new.take(room).copied().collect();
@@ -421,7 +427,8 @@ impl DiskCache {
         Ok(slot)
     }
 
-    /// Spares whoever opens this folder next from reading a segment again.
+    /// Writes a summary of a segment, so that the next process that opens the directory need not read it
+    /// again.
     fn sum_up(&self, slot: u32, covered: u64) {
         let Some(segment) = self.segments.get(&slot) else { return };
         if segment.scanned < covered + SUMMARY_STEP {
@@ -440,11 +447,11 @@ impl DiskCache {
         }
     }
 
-    /// Takes note of where a block lies.
+    /// Notes where a block is.
     fn note_location(&mut self, key: Key, place: RecordLocation) {
         let has_room = (self.index.len() as u64) < self.entries_max();
         match self.index.entry(key) {
-            // A block that is pinned stays in the cache longest.
+            // A pinned copy of a block is preferred, because it stays longest.
             Entry::Occupied(known)
                 if pinned(&self.segments, known.get()) && !pinned(&self.segments, &place) => {}
             Entry::Occupied(mut known) => drop(known.insert(place)),
@@ -453,7 +460,7 @@ impl DiskCache {
         }
     }
 
-    /// Reads the records that a segment has beyond those that are known.
+    /// Reads the records of a segment that are not in the index yet.
     fn scan(&mut self, slot: u32) -> io::Result<()> {
         let Some(segment) = self.segments.get_mut(&slot) else { return Ok(()) };
         let file = segment.file.clone();
@@ -486,12 +493,12 @@ impl DiskCache {
 
     fn tell_uses(&mut self) {
         for keys in std::mem::take(&mut self.notes).chunks(record::NOTE_KEYS_MAX) {
-            // The note is only a hint of what is worth keeping.
+            // The note is only a hint, so an error does not matter.
             let _ = self.append(&record::note_record(keys));
         }
     }
 
-    /// Appends a record to this process's segment and reads it back.
+    /// Appends a record to this process's segment, and reads it back into the index.
     fn append(&mut self, record: &[u8]) -> io::Result<()> {
         if self.is_changed() {
             self.list()?;
@@ -505,17 +512,18 @@ impl DiskCache {
         let segment = self.segments.get_mut(&slot).expect("it was just found or made");
         let (file, offset) = (segment.file.clone(), segment.scanned);
         if let Err(error) = file.write_all_at(record, offset) {
-            // A disk that is full takes what came first; it would be in the way of the next.
+            // A full disk may have taken the beginning of the record, which would be in the way of the next
+            // one.
             let _ = file.set_len(offset);
             return Err(error);
         }
         self.scan(slot)
     }
 
-    /// A segment to write to: one that nobody writes to and that is not full, or a new one.
+    /// Finds a segment to write to: one that is not full and has no writer, or a new one.
     fn take_segment(&mut self) -> io::Result<u32> {
         if let Some(full) = self.own.take().and_then(|slot| self.segments.get(&slot)) {
-            // The process that makes room may remove the segment now.
+            // A process that makes room may remove the segment from now on.
             let _ = flock(&full.file, FlockOperation::Unlock);
         }
         let full = self.segment_bytes();
@@ -553,7 +561,7 @@ impl DiskCache {
         self.enter(name, file)
     }
 
-    /// Goes on with a segment that nobody writes to.
+    /// Continues a segment that has no writer.
     fn adopt(&mut self, name: SegmentName) -> Option<u32> {
         let file = OpenOptions::new().read(true).write(true).open(self.path(name)).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -562,7 +570,7 @@ impl DiskCache {
             return None;
         }
         let old = *self.by_name.get(&name)?;
-        // What was known of it is read again, from the file that holds the lock.
+        // Its records are read again, from the file that holds the lock.
         self.drop_slots(&HashSet::from([old]));
         let slot = self.enter(name, file).ok()?;
         let segment = self.segments.get_mut(&slot)?;
@@ -573,16 +581,17 @@ impl DiskCache {
         Some(slot)
     }
 
-    /// Drops whole segments, oldest first, until the bound holds. What is written to just now and what is pinned stays.
+    /// Removes whole segments, the oldest first, until the bound is met. Segments being written to, and those
+    /// of pins, stay.
     fn evict(&mut self) {
         if self.is_over() {
             self.drop_segments(DiskCache::is_over);
         }
     }
 
-    /// Drops whole segments, oldest first, while `goes_on`; not the one that is written to.
+    /// Removes whole segments, the oldest first, while `goes_on`, except those being written to.
     fn drop_segments(&mut self, goes_on: impl Fn(&DiskCache) -> bool) {
-        // The process that has the lock does it for all.
+        // The process that has the lock does this for all.
         let Ok(Some(_lock)) = self.lock() else { return };
         self.follow();
         self.tell_uses();
@@ -619,7 +628,7 @@ impl DiskCache {
         free
     }
 
-    /// Copies blocks of a segment that were used to the end, where they count as not used.
+    /// Copies the used blocks of a segment to the end, where they count as unused.
     fn rewrite_used(&mut self, slot: u32) -> io::Result<()> {
         let Some(segment) = self.segments.get(&slot) else { return Ok(()) };
         let (file, mut left) = (segment.file.clone(), segment.length / 4 * 3);
@@ -639,7 +648,8 @@ impl DiskCache {
         Ok(())
     }
 
-    /// The right to remove and replace; `None` if somebody has it. What such a one left by half is removed.
+    /// Takes the lock for removing and replacing segments; `None` if another process has it. Also removes
+    /// half-written files that a former holder left behind.
     fn lock(&self) -> io::Result<Option<File>> {
         let path = self.directory.join(LOCK_FILE);
         let options = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).clone();
@@ -667,7 +677,7 @@ impl Drop for DiskCache {
     }
 }
 
-/// Where a block lies; stays readable even if its segment is dropped meanwhile.
+/// The place of a block. It stays readable even if its segment is removed meanwhile.
 pub struct Located {
     file: Arc<File>,
     offset: u64,
@@ -675,8 +685,8 @@ pub struct Located {
 }
 
 impl Located {
-    /// Reads the block. `None` if the bytes are no block at all; whether they are the *right* block is for
-    /// the caller to verify.
+    /// Reads the block. `None` if the bytes are not an encoded block. The caller must verify that it is the
+    /// *right* block.
     pub fn read(&self) -> Option<StoredBlock> {
         let mut bytes = vec![0u8; self.length];
         self.file.read_exact_at(&mut bytes, self.offset).ok()?;
@@ -695,7 +705,7 @@ fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Opens a file for reading, and waits for nobody if it is something else.
+/// Opens a file for reading, without blocking if it is, say, a pipe.
 fn open_plainly(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
@@ -705,7 +715,8 @@ fn age(metadata: &fs::Metadata) -> Duration {
     metadata.modified().ok().and_then(|changed| changed.elapsed().ok()).unwrap_or_default()
 }
 
-/// A small file of text; nothing if it is absent, long or no text.
+/// The content of a small text file; `None` if it is missing or not text. Of a long file, only the beginning
+/// is read.
 fn read_short(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut text = String::new();

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// A segment's name. Plain ones come first, the oldest first.
+/// A segment's name. Plain segments sort first, from the oldest to the newest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentName {
-    /// The pin whose blocks it keeps; `None` for what may go when room is needed.
+    /// The pin whose blocks it holds; `None` for a segment that may be removed when room is needed.
     pub pin: Option<u64>,
     /// Number of the segment.
     pub number: u64,
@@ -31,12 +31,12 @@ impl fmt::Display for SegmentName {
     }
 }
 
-/// Parses a number; one so large that no other could follow it is refused.
+/// Parses a number; refuses one so large that no other could follow it.
 fn number_of(text: &str) -> Option<u64> {
     hex(text).filter(|number| *number < 1 << 62)
 }
 
-/// Sixteen hexadecimal digits, and nothing else: one number has one name.
+/// Parses exactly sixteen lower-case hexadecimal digits, so that one number has one name.
 pub fn hex(text: &str) -> Option<u64> {
     let digits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     digits.then(|| u64::from_str_radix(text, 16).ok()).flatten()

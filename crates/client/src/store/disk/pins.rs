@@ -1,5 +1,5 @@
-//! Pins: blocks that are to stay in the cache. Each pin has a file that says what it is of, and segments of its own,
-//! which nobody removes to make room. They count towards the bound like all others.
+//! Pins: blocks that stay in the cache. Each pin has a file that describes it, and segments of its own, which
+//! are not removed to make room. They count towards the bound like all others.
 
 use super::names::{SegmentName, hex};
 use super::record::{self, Record, key_of};
@@ -14,19 +14,19 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A pin's segment is followed by another when it has so many bytes.
+/// Size in bytes at which a pin's segment is followed by another.
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Most pins of one directory; more are not looked at.
+/// Most pins of one directory; more are ignored.
 pub const PINS_MAX: usize = 1024;
 
-/// What is known of one pin.
+/// The description of one pin.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pin {
-    /// Its number, which its files are named after.
+    /// Its number, after which its files are named.
     pub id: u64,
-    /// What it is of: a path in the file system, from its root.
+    /// The pinned path in the file system, from its root.
     pub path: String,
-    /// When it was last brought up to date, nanoseconds since the epoch.
+    /// When it was last brought up to date, in nanoseconds since 1970.
     pub at_ns: i64,
     /// Number of files that it keeps.
     pub files: u64,
@@ -34,11 +34,11 @@ pub struct Pin {
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
-    /// Whether all of it was in the cache when the pin was made.
+    /// Whether all of it was in the cache when the pin was made or updated.
     pub whole: bool,
 }
 
-/// All pins of a folder, by path.
+/// All pins of a directory, ordered by path.
 pub fn list(directory: &Path) -> Vec<Pin> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| hex(entry.file_name().to_str()?.strip_suffix(".pin")?));
@@ -56,7 +56,7 @@ fn file_of(directory: &Path, id: u64) -> PathBuf {
     directory.join(format!("{id:016x}.pin"))
 }
 
-/// Says what a pin is of, whole or not at all.
+/// Writes the description of a pin atomically.
 ///
 /// # Errors
 /// I/O errors.
@@ -66,7 +66,7 @@ pub fn write(directory: &Path, pin: &Pin) -> io::Result<()> {
     fs::rename(temporary, file_of(directory, pin.id))
 }
 
-/// Ends a pin: what it kept is kept from now on as everything else is.
+/// Removes a pin. Its blocks stay in the cache like unpinned ones, until room is needed.
 ///
 /// # Errors
 /// I/O errors.
@@ -102,15 +102,15 @@ fn segments(directory: &Path) -> io::Result<Vec<SegmentName>> {
     Ok(names)
 }
 
-/// Puts blocks under a pin. One at a time for each pin.
+/// Adds blocks to a pin. At most one instance for each pin exists at a time.
 pub struct Pinning {
     directory: PathBuf,
     id: u64,
     /// Keeps the pin locked while this lives.
     _lock: FileLock,
-    /// Blocks that the pin has already.
+    /// Blocks that the pin already has.
     known: HashSet<Key>,
-    /// Blocks that it was found to need.
+    /// Blocks that the pin needs, as far as they were found.
     needed: HashSet<Key>,
     blocks: u64,
     bytes: u64,
@@ -119,7 +119,7 @@ pub struct Pinning {
     next: u64,
 }
 
-/// Why a block cannot be put under a pin.
+/// Why a block cannot be added to a pin.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// The bound of the cache has no room for it.
@@ -131,10 +131,10 @@ pub enum PinError {
 }
 
 impl Pinning {
-    /// Begins to put blocks under a pin, or goes on.
+    /// Starts to add blocks to a pin.
     ///
     /// # Errors
-    /// I/O errors; [`io::ErrorKind::ResourceBusy`]: another process does so just now.
+    /// I/O errors; [`io::ErrorKind::ResourceBusy`]: another process does the same at the moment.
     pub fn begin(cache: &DiskCache, id: u64) -> io::Result<Pinning> {
         let directory = cache.directory.clone();
         let options = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).clone();
@@ -145,7 +145,7 @@ impl Pinning {
         })?;
         let mine = segments(&directory)?.into_iter().filter(|name| name.pin == Some(id));
         let mut pinning = Pinning {
-            // Pins may take nine tenths of the cache; the rest is for everything else.
+            // Pins may take nine tenths of the cache; the rest is for other blocks.
             bytes_max: cache.bytes_max / 10 * 9,
             directory,
             id,
@@ -175,7 +175,7 @@ impl Pinning {
         Ok(pinning)
     }
 
-    /// Keeps a block.
+    /// Adds a block.
     ///
     /// # Errors
     /// [`PinError`].
@@ -212,12 +212,13 @@ impl Pinning {
         Ok(())
     }
 
-    /// Blocks and bytes that are needed, so far.
+    /// Number and bytes of the blocks needed so far.
     pub fn needed(&self) -> (u64, u64) {
         (self.blocks, self.bytes)
     }
 
-    /// Everything that is needed was kept: what is not needed any more goes, if that is more than half.
+    /// Ends an update in which all needed blocks were added. If more than half of the pin's bytes are no
+    /// longer needed, they are removed.
     ///
     /// # Errors
     /// I/O errors.

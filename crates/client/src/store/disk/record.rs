@@ -1,7 +1,7 @@
-//! The records of a segment: ⟨magic, length of the rest, rest⟩, little-endian, one after the other.
+//! The records of a segment, one after the other: ⟨magic, length of the rest, rest⟩, little-endian.
 //!
-//! A *block* record's rest is the block's address and the encoded block. A *note* record's is a row of keys: blocks
-//! that somebody read since they were put here.
+//! The rest of a *block* record is the block's address and the encoded block. The rest of a *note* record is
+//! a sequence of keys: blocks that a process has read since they were added.
 
 use super::Key;
 use borsh::BorshSerialize;
@@ -15,27 +15,28 @@ const BLOCK_MAGIC: u32 = 0x4842_4332;
 const NOTE_MAGIC: u32 = 0x4842_4e32;
 /// Length of a record's magic and its length field, in bytes.
 const PREFIX: usize = 4 + 4;
-/// Magic, length and address: what stands before a block.
+/// Bytes before an encoded block: magic, length and address.
 pub const BLOCK_HEADER: usize = PREFIX + 32;
-/// An encoded block is never longer: body, references and their counts.
+/// Most bytes of an encoded block: body, references and their counts.
 pub const BLOCK_MAX: usize = (1 << 20) + 8192 * 32 + 64;
 /// Most keys in one note.
 pub const NOTE_KEYS_MAX: usize = 4096;
 
-/// A record as it stands in a segment.
+/// A record of a segment.
 pub enum Record {
-    /// A block: its address, where its encoding begins, and how long that is.
+    /// A block: its address, the offset of its encoding, and the encoding's length.
     Block(Digest, u32, u32),
-    /// Blocks that were read.
+    /// Keys of blocks that were read.
     Note(Vec<Key>),
 }
 
-/// The first bytes of an address: enough to find a block by, as whatever is found is verified.
+/// The first bytes of an address. They are enough to find a block, since every block found is verified.
 pub fn key_of(address: &Digest) -> Key {
     address.0[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// Makes a block's record, in place of what `record` had; whether a block may be that long.
+/// Encodes a block's record into `record`, replacing its content; returns whether the block is within the
+/// allowed length.
 pub fn block_record(record: &mut Vec<u8>, address: &Digest, block: &StoredBlock) -> bool {
     record.clear();
     record.extend_from_slice(&BLOCK_MAGIC.to_le_bytes());
@@ -56,8 +57,8 @@ pub fn note_record(keys: &[Key]) -> Vec<u8> {
     record
 }
 
-/// The record at `offset` of a file of `length` bytes, and where the next one begins. `None`: nothing whole is there,
-/// or nothing that is a record.
+/// The record at `offset` of a file of `length` bytes, and the offset of the next one. `None`: there is no
+/// whole or valid record.
 ///
 /// # Errors
 /// I/O errors.

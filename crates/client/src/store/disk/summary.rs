@@ -1,7 +1,8 @@
-//! Summaries of segments: where the blocks in their beginnings lie, so that opening a cache of many blocks need not read
-//! the header of each. Trusted no more than all else here: a wrong one costs time.
+//! Summaries of segments: the places of the blocks in the first part of a segment, so that opening a large
+//! cache need not read the header of each block. They are not trusted either: a wrong one costs time.
 //!
-//! ⟨magic, bytes of the segment that are summed up, rows ⟨key, offset, length; its highest bit: used⟩⟩, little-endian.
+//! ⟨magic, number of bytes of the segment that are covered, rows ⟨key, offset, length; its highest bit:
+//! used⟩⟩, little-endian.
 
 use super::names::SegmentName;
 use super::{Key, TEMPORARY, ignore_absent, open_plainly, record};
@@ -13,7 +14,7 @@ const MAGIC: u32 = 0x4842_5332;
 const HEADER: usize = 4 + 8;
 const ROW: usize = 16 + 4 + 4;
 const USED: u32 = 1 << 31;
-/// Summaries larger than this are not read, in bytes.
+/// Most bytes read of a summary.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A block: its key, its place, and whether it was used.
@@ -28,7 +29,7 @@ fn path_of(directory: &Path, name: SegmentName) -> PathBuf {
     directory.join(format!("{name}.index"))
 }
 
-/// Writes a summary of the first `covered` bytes of a segment, whole or not at all.
+/// Writes a summary of the first `covered` bytes of a segment atomically.
 ///
 /// # Errors
 /// I/O errors.
@@ -47,7 +48,7 @@ pub fn write(directory: &Path, name: SegmentName, covered: u64, rows: &[SummaryR
         .inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-/// The summary of a segment of `length` bytes, and how many of them it covers; nothing if there is none that can be.
+/// The summary of a segment of `length` bytes, and how many bytes it covers; `None` if there is no valid one.
 pub fn read(directory: &Path, name: SegmentName, length: u64) -> Option<(Vec<SummaryRow>, u64)> {
     let file = open_plainly(&path_of(directory, name)).ok()?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The cache folder, used by several at once, crashed, filled and tampered with.
+//! Tests of the cache folder: used by several processes at once, crashed, filled and tampered with.
 
 use super::pins::{Pin, Pinning};
 use super::*;
@@ -33,7 +33,7 @@ fn segments_in(dir: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// Proves: blocks survive reopening, a torn tail costs only what was torn, and is written over.
+/// Proves: blocks survive reopening; an incomplete end loses only the incomplete block, and is overwritten.
 #[test]
 fn survives_reopening_and_torn_tails() {
     let dir = tempfile::tempdir().unwrap();
@@ -57,8 +57,9 @@ fn survives_reopening_and_torn_tails() {
     blocks.iter().for_each(|block| assert_eq!(get(&mut cache, block).unwrap(), block.to_stored()));
 }
 
-/// Proves: what one puts in, all others find, also what was put in before they came; nobody writes to another's
-/// segment; when all are gone, their segments are gone on with.
+/// Proves: blocks that one user of the folder stores are found by all others, also blocks stored before they
+/// opened it; none writes to another's segment; when all have closed it, the next one continues their
+/// segments.
 #[test]
 fn shared_by_several() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +80,7 @@ fn shared_by_several() {
     assert_eq!(segments_in(dir.path()).len(), 4, "a segment nobody writes to is gone on with");
 }
 
-/// Proves: the bound on bytes holds; what was used stays, however much comes; what was not used goes.
+/// Proves: the limit of bytes holds; used blocks stay, however many are added; unused blocks are removed.
 #[test]
 fn bounded_and_used_blocks_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +97,8 @@ fn bounded_and_used_blocks_stay() {
     assert_eq!(get(&mut cache, &blocks[399]).unwrap(), blocks[399].to_stored());
 }
 
-/// Proves: what one has filled, another may remove when room is needed, while the first still runs.
+/// Proves: segments that one user filled can be removed by another when space is needed, while the first
+/// still runs.
 #[test]
 fn full_segments_are_anybodys() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +112,7 @@ fn full_segments_are_anybodys() {
     assert!(first.contains(&block(139, 100_000).reference().address));
 }
 
-/// Proves: what *another* process used, and told when it ended, stays too.
+/// Proves: blocks that *another* process used, and recorded as used when it ended, stay too.
 #[test]
 fn uses_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +130,7 @@ fn uses_are_told() {
     assert!(!writer.contains(&blocks[1].reference().address));
 }
 
-/// Proves: a block that is being read stays readable when its segment goes; others notice that it went.
+/// Proves: a block that is being read stays readable when its segment is removed; others notice the removal.
 #[test]
 fn eviction_under_a_reader() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +147,7 @@ fn eviction_under_a_reader() {
     assert!(get(&mut other, &first).is_some(), "it goes on with a segment that others see");
 }
 
-/// Proves: whatever is in the folder, opening ends, nothing panics, and new blocks are kept.
+/// Proves: whatever is in the folder, opening ends without a panic, and new blocks are stored.
 #[test]
 fn hostile_folders() {
     let dir = tempfile::tempdir().unwrap();
@@ -180,8 +182,8 @@ fn hostile_folders() {
     assert_eq!(get(&mut cache, &kept), Some(kept.to_stored()));
 }
 
-/// Proves: a summary spares reading segments, knows uses, and when it is wrong, old or cut off, costs nothing that is
-/// noticed.
+/// Proves: with a summary, segments need not be read and uses are known; if it is wrong, old or cut off, no
+/// visible harm results.
 #[test]
 fn summaries() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +200,7 @@ fn summaries() {
         let mut cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
         blocks[..count].iter().all(|block| get(&mut cache, block) == Some(block.to_stored()))
     };
-    // What it covers is not read: headers could be anything.
+    // Segments that it covers are not read: their headers could contain any bytes.
     let content = fs::read(&segment).unwrap();
     let mut nulled = content.clone();
     nulled[..4].fill(0);
@@ -226,10 +228,10 @@ fn summaries() {
     assert!(cache.is_empty(), "a summary of more than there is counts for nothing");
 }
 
-/// Where the first row's offset stands in a summary.
+/// Position of the first row's offset in a summary.
 const HEADER_AND_KEY: usize = 12 + 16;
 
-/// Proves: a check drops exactly the blocks that are wrong, also from under those who use the folder.
+/// Proves: a check drops exactly the wrong blocks, also while others use the folder.
 #[test]
 fn check_drops_what_is_bad() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,8 +257,8 @@ fn check_drops_what_is_bad() {
     assert!(get(&mut cache, &blocks[3]).is_some());
 }
 
-/// Proves: what is pinned survives any amount of other data; unpinned it is kept like everything else; a pin that
-/// changed does not keep what it needs no more for long; one that is too large is refused.
+/// Proves: pinned blocks survive any amount of other data; unpinned they are kept like all others; after a
+/// pin changed, blocks that it no longer needs are not kept for long; a pin that is too large is refused.
 #[test]
 fn pins_stay() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +301,7 @@ fn pins_stay() {
     assert!(get(&mut cache, &pinned[0]).is_some(), "it stays until room is needed");
 }
 
-/// Proves: the size that is chosen last holds for those who run, and for those who come.
+/// Proves: the size that was set last applies to users that run, and to later ones.
 #[test]
 fn sizes_are_chosen() {
     let dir = tempfile::tempdir().unwrap();
@@ -315,9 +317,9 @@ fn sizes_are_chosen() {
     assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
 }
 
-/// Proves: on a small disk the cache keeps what came last and leaves a share free; where others fill the disk it adds
-/// nothing and fails nobody; it gives up what it has when room is needed; and once there is room, new blocks are kept and
-/// found by all.
+/// Proves: on a small disk the cache keeps the latest blocks and leaves a share free; if other programs fill
+/// the disk it stores nothing more and no call fails; it frees its blocks when space is needed; and once
+/// there is space, new blocks are stored and found by all.
 #[test]
 fn a_full_disk() {
     let Some(small) = Small::mount(4 << 20) else { return };
@@ -334,7 +336,7 @@ fn a_full_disk() {
     let kept: Vec<bool> = blocks.iter().map(|block| get(&mut cache, block).is_some()).collect();
     assert!(!kept[0] && kept[59], "{kept:?}");
 
-    // It gives way to others until only what it writes to is left.
+    // It frees space for others until only the segment it writes to is left.
     let foreign = small.0.path().join("foreign");
     let mut file = File::create(&foreign).unwrap();
     let refused = blocks.iter().find_map(|block| {

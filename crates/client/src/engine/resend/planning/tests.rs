@@ -8,7 +8,7 @@ fn file(number: u64) -> Handle {
     Handle { principal: TEAM, number }
 }
 
-/// One side, in memory.
+/// One side's state, in memory.
 #[derive(Clone, Default)]
 struct Fake {
     inodes: BTreeMap<Handle, Inode>,
@@ -56,7 +56,7 @@ impl TreeState for Fake {
         let inode = match self.names.get(&file) {
             Some(names) => {
                 let mut inode = Inode::new(InodeKind::Directory, 0o700, DeviceId(1), 0);
-                // Differs when names do.
+                // The time differs if the names differ.
                 let sum =
                     |(name, entry): (&Vec<u8>, &Entry)| entry.handle.number as i64 * 31 + i64::from(name[0]);
                 inode.modified_ns = names.iter().map(sum).sum();
@@ -75,7 +75,7 @@ impl TreeState for Fake {
     }
 }
 
-/// Only this device was there, unless something else is said.
+/// Only this device made changes, unless the test says otherwise.
 #[derive(Default)]
 struct Known {
     changed_since: BTreeSet<Handle>,
@@ -97,7 +97,7 @@ impl RestoreFacts for Known {
     }
 }
 
-/// What this device's own table would say: every file that differs, with what it is now.
+/// The table that this device itself would have: every file that differs, with its present inode.
 fn mine(was: &Fake, is: &Fake) -> BTreeMap<Handle, Option<Arc<Inode>>> {
     let differ = was.inodes.iter().filter(|(handle, inode)| is.inodes.get(handle) != Some(inode));
     differ.map(|(handle, _)| (*handle, is.inodes.get(handle).cloned().map(Arc::new))).collect()
@@ -116,8 +116,9 @@ fn sizes(kept: &Option<JournalInode>) -> Option<u64> {
     kept.as_ref().map(|kept| kept.0.size)
 }
 
-/// Proves: an edited file becomes what it was where nobody has changed it; where somebody has, nothing is said of what was
-/// there, and it gives way. Its unchanged name is left alone.
+/// Proves: an edited file gets its content again where no other device has changed it. Where another device
+/// has, the plan says nothing of the earlier content, and the edit gives way. An unchanged name is not
+/// touched.
 #[test]
 fn edited_files() {
     let (mut was, mut is) = (Fake::new(), Fake::new());
@@ -136,8 +137,8 @@ fn edited_files() {
     assert_eq!((plan.batches.len(), plan.foreign), (0, vec![b"team/a".to_vec()]));
 }
 
-/// Proves: a new file brings the directories above it, whoever made them, each with its name; and a name that somebody else
-/// has taken since is not claimed.
+/// Proves: a new file brings the directories above it, whoever made them, each with its name; a name that
+/// another device has taken since is not claimed.
 #[test]
 fn new_files() {
     let (mut was, mut is) = (Fake::new(), Fake::new());
@@ -157,8 +158,9 @@ fn new_files() {
     assert!(named.iter().all(|(_, seen)| seen.is_none()), "{named:?}");
 }
 
-/// Proves: what only this device can have removed is removed again, a directory with all that is in it; where it may have been
-/// somebody else, it stays and is told of; what others have changed since stays without a word.
+/// Proves: what only this device can have removed is removed again, a directory with all its entries. If
+/// another device may have removed it, it remains and is reported. What other devices have changed since
+/// remains and is not reported.
 #[test]
 fn removed_names() {
     let (was, mut is) = (Fake::new(), Fake::new());
@@ -178,8 +180,9 @@ fn removed_names() {
     assert_eq!(planned(&was, &is, &known), ResendPlan::default());
 }
 
-/// Proves: a move is made again with both its names, also where others were at work, if the file was written as well; and a
-/// file that was saved by putting another in its place takes that place again, in one piece with what it replaces.
+/// Proves: a move is made again with both its names, also where other devices made changes, if the file was
+/// written as well. A file that was saved by replacing another takes that place again, in one step with the
+/// replaced file.
 #[test]
 fn moved_and_replaced() {
     let (mut was, mut is) = (Fake::new(), Fake::new());
@@ -199,15 +202,15 @@ fn moved_and_replaced() {
     assert_eq!(batch.entries[0].seen.map(|seen| seen.handle), Some(file(2000)));
     assert_eq!(batch.inodes.iter().filter(|change| change.new.is_none()).count(), 1);
     assert_eq!(pieces(batch.clone()).len(), 1);
-    // Somebody has changed the old one since: it keeps the name.
+    // Another device has changed the old file since: it keeps the name.
     let known = Known { changed_since: [file(2000)].into(), ..known };
     let plan = planned(&was, &is, &known);
     assert_eq!(only(&plan).entries[0].seen, None);
     assert_eq!(only(&plan).inodes.len(), 1);
 }
 
-/// Proves: what others have removed since, and was written here, gets no second name; and what cannot be read is never taken
-/// for removed.
+/// Proves: a file that other devices have removed since, and that was written here, gets no second name; a
+/// file that cannot be read is never taken for removed.
 #[test]
 fn gone_since_and_unread() {
     let (mut was, is) = (Fake::new(), Fake::new());
@@ -229,8 +232,8 @@ fn gone_since_and_unread() {
     );
 }
 
-/// Proves: many changes are cut into operations of bounded size, numbered in their order, directories before what is put into
-/// them, and nothing is left out or there twice.
+/// Proves: many changes are split into operations of bounded size, numbered in order, with directories before
+/// their entries, and no change is left out or made twice.
 #[test]
 fn many_changes() {
     let (mut was, mut is) = (Fake::new(), Fake::new());
@@ -261,8 +264,9 @@ fn many_changes() {
     assert_eq!(entries, 40 + 2000 + 1);
 }
 
-/// Proves: files in a directory that cannot be read as it was, but is still there, are made again below it; of those whose names
-/// it alone had it is told that they are not; what the server still knows of it is asked; and what had no name is not missed.
+/// Proves: files in a directory whose earlier state cannot be read, but which still exists, are made again in
+/// it. Names that only this directory had are reported as missing. The server is asked for what it still has,
+/// and a file without a name is not missed.
 #[test]
 fn unread_directories_on_the_way() {
     let mut was = Fake::new();
@@ -290,7 +294,7 @@ fn unread_directories_on_the_way() {
     let found = plan_of(&was, &mine);
     assert_eq!((all.is_subset(&made(&found)), &found.unnamed[..]), (true, &[][..]), "{found:?}");
 
-    // What cannot be read anywhere is told; the server may have it.
+    // A file that cannot be read anywhere is reported; the server may have it.
     let mut lost = was.clone();
     lost.unread.insert(file(2001));
     let found = plan(&lost, &lost, &is, &mine, &known, 7);
