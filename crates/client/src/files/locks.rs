@@ -125,7 +125,7 @@ impl FileSystem {
     /// The holder that prevents a lock, if any.
     ///
     /// # Errors
-    /// As [`crate::Engine::test_lock`].
+    /// [`FsError::Unreachable`], [`FsError::Access`].
     pub fn test_lock(
         &self,
         handle: FileHandleId,

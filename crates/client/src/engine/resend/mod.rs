@@ -2,15 +2,15 @@
 //! made again on the restored state.
 //!
 //! 1. When a restore is taken up ([`super::pump`]), the view that the device had accepted is saved durably
-//! ([`lost_work`]) before its state changes over. From then on, programs' requests wait.
+//!    ([`lost_work`]) before its state changes over. From then on, programs' requests wait.
 //!
 //! 2. This device's own part of the lost operations is planned as changes of the present state ([`planning`];
-//! [`comparison`] determines which device wrote what), and the plan is saved.
+//!    [`comparison`] determines which device wrote what), and the plan is saved.
 //!
 //! 3. The planned operations are made one by one ([`sending`]), by the code that also sends write-back's
-//! edits. It finds conflicts with later changes of others at the operation's place in the order, and lets
-//! those changes stand ([`ReplayKind::Lost`](crate::files::ReplayKind)). Data comes from the cache. Then
-//! programs' requests are served again.
+//!    edits. It finds conflicts with later changes of others at the operation's place in the order, and lets
+//!    those changes stand ([`ReplayKind::Lost`](crate::files::ReplayKind)). Data comes from the cache. Then
+//!    programs' requests are served again.
 //!
 //! Invariants:
 //! - Each operation is made once: it carries a mark that identifies it, also after the process was killed.
