@@ -11,22 +11,30 @@ use crate::signed::Signable;
 use crate::structure::{Forecast, LogHead, Record, View};
 use crate::vector::VersionVector;
 use holdfast_content::PrincipalId;
+use std::cmp::Ordering;
 
 /// The forecasts of all slots and of all pending and dead entries, first to last.
 pub fn ordered_elements(view: &View) -> Vec<&Forecast> {
-    let mut elements: Vec<&Forecast> = view
-        .slots
-        .values()
-        .map(|slot| &slot.value.forecast)
-        .chain(view.pending.iter().map(|entry| &entry.forecast))
-        .collect();
-    elements.sort_by_key(|element| (element.log.size, element.device, element.number()));
+    let mut elements: Vec<&Forecast> = elements(view).collect();
+    elements.sort_by(in_order);
     elements
 }
 
 /// The vector of the last operation a view shows: every version number reached so far.
 pub fn last_vector(view: &View) -> VersionVector {
-    ordered_elements(view).last().map(|element| element.vector.clone()).unwrap_or_default()
+    elements(view).max_by(in_order).map(|element| element.vector.clone()).unwrap_or_default()
+}
+
+fn elements(view: &View) -> impl Iterator<Item = &Forecast> {
+    let slots = view.slots.values().map(|slot| &slot.value.forecast);
+    slots.chain(view.pending.iter().map(|entry| &entry.forecast))
+}
+
+/// Compares two operations by place in the log, then by device and number, which only a false view needs. A number
+/// is looked up in a vector of all devices, so it is not asked for in vain.
+fn in_order(one: &&Forecast, other: &&Forecast) -> Ordering {
+    let by_place = (one.log.size, one.device).cmp(&(other.log.size, other.device));
+    by_place.then_with(|| one.number().cmp(&other.number()))
 }
 
 /// The records of pending and of dead operations in an operation ordered after `view`.
