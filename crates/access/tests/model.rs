@@ -78,7 +78,8 @@ impl Universe {
         Universe { principals, credentials }
     }
 
-    /// Which principals speak for which, at which points.
+    /// The reference for the search: for each pair (A, B) of principals where A speaks for B, the set of points (a
+    /// bit each) at which it does.
     fn model(&self) -> BTreeMap<(Principal, Principal), u16> {
         let mut relation: BTreeMap<(Principal, Principal), u16> = BTreeMap::new();
         for principal in &self.principals {

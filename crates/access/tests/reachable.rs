@@ -7,7 +7,8 @@ use holdfast_access::prove::reachable;
 use holdfast_access::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which principals speak for which by these credentials, as a fixpoint without restrictions and proofs.
+/// The reference for the search: for each principal, all principals it speaks for by these credentials. Computed
+/// by adding consequences until nothing new follows; restrictions are ignored and no proofs are made.
 fn fixpoint(said: &[Credential], groups: &[Principal]) -> BTreeMap<Principal, BTreeSet<Principal>> {
     let mut speaks: BTreeMap<Principal, BTreeSet<Principal>> = BTreeMap::new();
     let mut edges = Vec::new();

@@ -151,7 +151,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 const SIDES: [&str; 2] = ["copied at the store", "moved"];
 
-/// So many incompressible bytes, the same for the same number.
+/// A chunk of [`BLOCK_BYTES`] incompressible bytes, determined by `number`, and its address.
 fn block(number: u64) -> (Digest, StoredBlock) {
     let mut body = vec![0; BLOCK_BYTES as usize];
     blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut body);

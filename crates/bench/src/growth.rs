@@ -27,7 +27,7 @@ const USERS: usize = 2500;
 
 /// How long the server may take to order an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long that no operation is aborted while it is measured.
+/// The server's time-out for pending operations: longer than any measurement, so that none is aborted.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Options of the growth benchmark.

@@ -1,8 +1,8 @@
 //! Connects a co-signed head with the log that a client has accepted.
 //!
 //! Attack answered: a server that presents two histories to two people can have only one of them co-signed.
-//! So it must present to the other person heads that are old, or heads of another history. Old ones are
-//! detected by time ([`crate::freshness`]), the others here.
+//! To the other person it can present only co-signed heads that are old, or heads of a different log. Time
+//! exposes old heads ([`crate::freshness`]); this module exposes heads of a different log.
 
 use crate::checkpoint::{Checkpoint, log_key};
 use crate::cosignature;

@@ -21,7 +21,7 @@ What is in a release or directory is never run: nothing but images and text is s
 
 SIGTERM or SIGINT ends it, after the answers under way.")]
 pub struct Gateway {
-    /// Which release, or a directory
+    /// The release or directory to show
     #[command(flatten)]
     pub source: ReleaseSource,
     /// Address and port to listen on

@@ -176,8 +176,8 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     /// The request was refused; it is unknown whether it was carried out; no answer came in time; the other
     /// end broke the rules.
     pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<ReceivedReply<A>> {
-        let (port, number) = (&self.port, ticket.0);
-        let _span = trace_span!(target: "operation", "ask a component", port, number).entered();
+        let port = &self.port;
+        let _span = trace_span!(target: "operation", "ask a component", port, ticket = ticket.0).entered();
         let mut inner = self.inner.lock();
         let mut tried = false;
         let (alias, body, files) = loop {

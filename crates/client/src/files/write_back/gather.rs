@@ -26,7 +26,7 @@
 use super::journal::WriteGuard;
 use super::local::LocalTransaction;
 use super::record::SMALL_MAX;
-use super::views::{FixedView, HeldBlocks};
+use super::views::{FixedView, StagedBlocks};
 use super::{LocalOutcome, Shared};
 use crate::backend::{Guard, ReadSet, Upload, UploadKind};
 use crate::error::FsError;
@@ -123,7 +123,7 @@ pub(super) struct PendingData {
     /// Data in the journal that a later edit will name.
     small: Mutex<Vec<Weak<JournaledData>>>,
     /// Blocks that are neither at the server nor in the journal yet.
-    pub(super) held: Arc<HeldBlocks>,
+    pub(super) held: Arc<StagedBlocks>,
     /// Whether a call has waited for the server in vain; later calls then wait for a shorter time.
     silent: AtomicBool,
 }
@@ -529,12 +529,12 @@ impl Drop for PendingUpload {
 
 /// Blocks that one sink holds.
 struct SinkBlocks {
-    all: Arc<HeldBlocks>,
+    all: Arc<StagedBlocks>,
     blocks: Vec<Arc<Block>>,
 }
 
 impl SinkBlocks {
-    fn new(all: &Arc<HeldBlocks>) -> SinkBlocks {
+    fn new(all: &Arc<StagedBlocks>) -> SinkBlocks {
         SinkBlocks { all: all.clone(), blocks: Vec::new() }
     }
 

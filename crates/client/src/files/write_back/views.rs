@@ -52,9 +52,9 @@ impl View for FixedView {
 /// Blocks in memory, of sinks that have not decided yet whether they go to the server or the journal; held so
 /// that the writer of a file can read its data back. Each with the number of sinks that hold it.
 #[derive(Default)]
-pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
+pub(super) struct StagedBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
 
-impl HeldBlocks {
+impl StagedBlocks {
     pub(super) fn hold(&self, block: &Arc<Block>) {
         self.0.lock().entry(block.reference().address).or_insert_with(|| (block.clone(), 0)).1 += 1;
     }
@@ -78,7 +78,7 @@ impl HeldBlocks {
 /// Reads blocks from memory if they are held there, from the journal if they are in it, and otherwise from
 /// the engine.
 pub(super) struct LayeredSource {
-    pub(super) held: Arc<HeldBlocks>,
+    pub(super) held: Arc<StagedBlocks>,
     pub(super) journal: Arc<Journal>,
     pub(super) inner: Arc<dyn BlockSource + Send + Sync>,
 }
